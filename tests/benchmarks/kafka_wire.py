@@ -23,6 +23,8 @@ from llog.kafka.codec.messages.create_topics import CreatableTopic, CreatableTop
 from llog.kafka.codec.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from llog.kafka.codec.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from llog.kafka.codec.messages.headers import RequestHeader
+from llog.kafka.codec.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from llog.kafka.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
 from llog.kafka.codec.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 
 CLIENT_ID: Final = "bench"
@@ -33,7 +35,9 @@ FETCH_VERSION: Final = 17
 CREATE_VERSION: Final = 7
 DELETE_VERSION: Final = 6
 METADATA_VERSION: Final = 12
-PRODUCE_KEY, FETCH_KEY, METADATA_KEY, CREATE_KEY, DELETE_KEY = 0, 1, 3, 19, 20
+LIST_OFFSETS_VERSION: Final = 6
+PRODUCE_KEY, FETCH_KEY, LIST_OFFSETS_KEY, METADATA_KEY, CREATE_KEY, DELETE_KEY = 0, 1, 2, 3, 19, 20
+LATEST: Final = -1
 # What a Java consumer asks for.
 FETCH_BYTES_MAX: Final = 50 << 20
 PARTITION_BYTES_MAX: Final = 1 << 20
@@ -141,21 +145,26 @@ class KafkaSocket:
         answer = self.ask(CREATE_KEY, CREATE_VERSION, CreateTopicsRequest([topic], TIMEOUT_MS))
         [created] = answer.topics
         assert not created.error_code, created
-        topic_id = bytes(created.topic_id)
-        self._wait_led(topic_id, partitions)
-        return name, topic_id
+        self._wait_led(name)
+        return name, bytes(created.topic_id)
 
-    def _wait_led(self, topic_id: bytes, partitions: int) -> None:
-        """Kafka answers before its broker leads the new partitions."""
-        wanted = [FetchPartition(partition, fetch_offset=0, partition_max_bytes=1) for partition in range(partitions)]
-        request = FetchRequest(topics=[FetchTopic(topic_id=topic_id, partitions=wanted)])
+    def _wait_led(self, name: str) -> None:
+        """Kafka answers before its broker knows the new topic, and knows it before it leads its partitions."""
         deadline = time.monotonic() + TIMEOUT_MS / 1_000
         while time.monotonic() < deadline:
-            answer = self.ask(FETCH_KEY, FETCH_VERSION, request)
-            if not any(partition.error_code for topic in answer.responses for partition in topic.partitions):
+            answer = self.ask(METADATA_KEY, METADATA_VERSION, MetadataRequest([MetadataRequestTopic(name=name)]))
+            [topic] = answer.topics
+            known = not topic.error_code and not any(partition.error_code for partition in topic.partitions)
+            if known and self._is_led(name, len(topic.partitions)):
                 return
             time.sleep(0.02)
-        raise TimeoutError(f"topic {topic_id.hex()} has no leaders")
+        raise TimeoutError(f"{name} has no leaders")
+
+    def _is_led(self, name: str, partitions: int) -> bool:
+        wanted = [ListOffsetsPartition(number, timestamp=LATEST) for number in range(partitions)]
+        request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name, wanted)])
+        [topic] = self.ask(LIST_OFFSETS_KEY, LIST_OFFSETS_VERSION, request).topics
+        return not any(partition.error_code for partition in topic.partitions)
 
     def delete_topics(self, names: Sequence[str]) -> None:
         wanted = [DeleteTopicState(name=name) for name in names]

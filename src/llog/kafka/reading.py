@@ -65,7 +65,11 @@ async def find_topics_by_id(services: KafkaServices, ids: Iterable[bytes]) -> di
         else:
             topics[topic_id] = known
     if missing:
-        for topic_id, answer in (await services.topics.find_by_id(missing)).items():
+        try:
+            found = await services.topics.find_by_id(missing)
+        except LlogError as error:  # of listing all topics
+            return topics | dict.fromkeys(missing, code_of(error))
+        for topic_id, answer in found.items():
             topics[topic_id] = _found(answer, ErrorCode.UNKNOWN_TOPIC_ID)
     return topics
 

@@ -258,6 +258,8 @@ async def test_a_draining_node_takes_nothing_and_names_the_node_to_use(kafka: Pr
     ]
     old = await kafka.ask(request(("orders", 0, batch(b"a"))), 9)
     assert encode(old, 9)
+    with pytest.raises(RequestRefused):
+        kafka.send(request(("orders", 0, batch(b"a")), acks=0))
     assert await kafka.contents() == []
 
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import random
 import struct
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
+from llog.formats.buffers import Buffer
 from llog.formats.records import batch_kernels
 from llog.formats.records.encode import encode_columns
-from llog.formats.records.produced import BatchFault, check_batches
+from llog.formats.records.produced import BatchFault, ProducedBatch, check_batches, walk_inflated
 from llog.formats.records.record_batch import HEADER_BYTES, Codec, TimestampType, parse_header, verify_crcs, walk
 from llog.formats.records.record_columns import columns_from_rows
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.produce.judge import RECORD_ERRORS_MAX
 from llog.log.keys import Log
 from llog.log.read.read import iter_runs
-from tests.unit.kafka.producing import BY_NAME, Producing, batch, now_ms, producing, summed
+from tests.unit.kafka.producing import BY_NAME, Producing, batch, now_ms, producing, request, summed
 
 HOUR_MS = 3_600_000
 
@@ -189,6 +191,27 @@ async def test_only_a_broker_sets_log_append_time(kafka: Producing) -> None:
     assert (await kafka.ask_one(bytearray(sent), topic="stamped")).error_code == ErrorCode.INVALID_TIMESTAMP
     assert (await kafka.ask_one(sent)).error_code == 0
     assert parse_header(sent, 0, "test").timestamp_type is TimestampType.CREATE_TIME
+
+
+async def test_a_batch_that_must_be_decompressed_is_not_checked_on_the_event_loop(
+    kafka: Producing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def noted(records: Buffer, checked: ProducedBatch) -> ProducedBatch:
+        threads.append(threading.current_thread().name)
+        return walk_inflated(records, checked)
+
+    monkeypatch.setattr("llog.kafka.produce.judge.walk_inflated", noted)
+    await kafka.topic("latest", cleanup_policy="compact")
+    answers = [
+        kafka.send(request(("latest", 0, batch(b"%d" % n, keys=[b"k"], codec=codec))))
+        for n, codec in enumerate([Codec.GZIP, Codec.NONE, Codec.GZIP, Codec.NONE])
+    ]
+    for answer in answers:
+        await answer
+    assert await kafka.contents("latest") == [b"0", b"1", b"2", b"3"]
+    assert [name.startswith("llog-produce") for name in threads] == [True, True]
 
 
 # -- compacted topics --------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class ConsumeService:
         try:
             fill = await self._new_fill(request)
             waited_ms = await self._fill_or_wait(fill, min(request.max_wait_ms, CONSUME_WAIT_MS_MAX))
-            records = 0 if request.raw else await self._decode(fill)
+            records = fill.record_count if request.raw else await self._decode(fill)
         finally:
             self._under_way -= 1
             if not self._under_way:

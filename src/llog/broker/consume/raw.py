@@ -8,11 +8,12 @@ advances. The first batch of a partition may begin below the wanted offset: clie
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from llog.broker.consume.request import AnswerFill, ConsumeRequest, PartitionFill, TakeCost
 from llog.broker.tail.cached_batch import CachedBatch
 
-NO_COST = TakeCost(0, 0)
+NO_COST: Final = TakeCost(0, 0)
 
 
 class RawFill(AnswerFill):
@@ -62,6 +63,8 @@ class RawFill(AnswerFill):
         part.bytes_left -= taken.byte_length
         self.bytes_left -= taken.byte_length
         self.byte_length += taken.byte_length
+        if taken.byte_length:  # offsets are counted, no record is looked at
+            self.record_count += taken.next_offset - part.offset
         part.offset = part.answer.next_fetch_offset = max(part.offset, taken.next_offset)
         if taken.is_all and left > taken.byte_length:
             return True

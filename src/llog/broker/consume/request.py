@@ -25,8 +25,9 @@ from llog.log.keys import Log
 from llog.log.read.records import RecordRun
 from llog.log.read.slices import runs_of
 
-# Partitions of one consume request.
+# Partitions of one consume request, and of one for whole batches, which costs less for each.
 CONSUME_PARTITIONS_MAX: Final = 10_000
+CONSUME_RAW_PARTITIONS_MAX: Final = 100_000
 # Bytes of records in one answer, and bytes of the batches that hold them, unless a single record is larger; Kafka
 # brokers have a similar limit.
 CONSUME_BYTES_MAX: Final = 64 * MIB
@@ -71,8 +72,9 @@ class ConsumeRequest:
     """Called with the memory of the answer as it grows; raises if there is no room for it."""
 
     def __post_init__(self) -> None:
-        if len(self.partitions) > CONSUME_PARTITIONS_MAX:
-            raise InvalidArgument("partitions", f"{len(self.partitions)}; at most {CONSUME_PARTITIONS_MAX} at once")
+        partitions_max = CONSUME_RAW_PARTITIONS_MAX if self.raw else CONSUME_PARTITIONS_MAX
+        if len(self.partitions) > partitions_max:
+            raise InvalidArgument("partitions", f"{len(self.partitions)}; at most {partitions_max} at once")
         for name in ("max_wait_ms", "min_bytes", "max_bytes"):
             if getattr(self, name) < 0:
                 raise InvalidArgument(name, f"{getattr(self, name)} is negative")

@@ -41,9 +41,9 @@ from llog.settings.urls import LOCAL_SCHEMES
 # How long an idle broker gathers records before it flushes, so that simultaneous calls share a blob.
 BATCH_GATHER_MS: Final = 1
 # Processor time of a flush: of any, of each log, of each group of a call with its request.
-BATCH_FLUSH_COST_MS: Final = 1.0
+BATCH_FLUSH_COST_MS: Final = 0.5
 BATCH_LOG_COST_MS: Final = 0.06
-BATCH_GROUP_COST_MS: Final = 0.02
+BATCH_GROUP_COST_MS: Final = 0.03
 # Part of a core that small flushes may take on a local store …
 BATCH_CORE_FRACTION: Final = 0.25
 # … as long as the pause between their starts is not longer than this.

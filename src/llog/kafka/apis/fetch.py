@@ -16,7 +16,8 @@ from collections.abc import Awaitable, Sequence
 from typing import Final
 
 from llog.broker.consume.consume import ConsumeRequest, PartitionFetch, PartitionFetched
-from llog.errors import LogDeleted, OffsetOutOfRange, PartitionNotInitialized
+from llog.broker.consume.request import CONSUME_RAW_PARTITIONS_MAX
+from llog.errors import LlogError, LogDeleted, OffsetOutOfRange, PartitionNotInitialized
 from llog.formats.buffers import total_length
 from llog.kafka.apis.handler import Call, Handler
 from llog.kafka.codec import Versions
@@ -43,9 +44,6 @@ from llog.log.keys import Log
 from llog.log.read.slices import LEADER_EPOCH
 from llog.log.topics.known_topics import KnownTopic
 
-# Partitions of one request that are read; those beyond are answered with UNKNOWN_SERVER_ERROR.
-FETCH_PARTITIONS_MAX: Final = 100_000
-
 # How long an answer waits for memory that slow clients hold, before it is sent without records.
 NO_ROOM_PAUSE_MS: Final = 100
 
@@ -67,6 +65,8 @@ _EXPECTED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
@@ -136,7 +136,7 @@ class _Plan:
 
     def _answer(self, topic: Found, wanted: FetchPartition) -> PartitionData | None:
         error = partition_error(topic, wanted.partition, wanted.current_leader_epoch)
-        if error is ErrorCode.NONE and len(self.fetches) >= FETCH_PARTITIONS_MAX:
+        if error is ErrorCode.NONE and len(self.fetches) >= CONSUME_RAW_PARTITIONS_MAX:
             error = ErrorCode.UNKNOWN_SERVER_ERROR
         if error is not ErrorCode.NONE:
             return _refused(wanted.partition, error)
@@ -147,7 +147,7 @@ class _Plan:
         if rack and self._call.version >= PREFERRED_REPLICA_VERSION:
             reader = self._cluster.preferred_reader(topic.record.topic_id, wanted.partition, rack)
             if reader not in (NO_NODE, self._cluster.node_id):
-                return PartitionData(wanted.partition, preferred_read_replica=reader, records=b"")
+                return PartitionData(wanted.partition, 0, NO_OFFSET, preferred_read_replica=reader, records=b"")
         return None
 
     def _redirected(self, topic: KnownTopic, partition: int) -> PartitionData:
@@ -182,7 +182,10 @@ async def _consume(call: Call, plan: _Plan) -> Sequence[PartitionFetched]:
     )
     call.wait_ms = wanted.max_wait_ms
     consume = call.services.broker.consume
-    fetched = await consume(wanted)
+    try:
+        fetched = await consume(wanted)
+    except LlogError as error:  # the broker is stopping
+        return [PartitionFetched(fetch.log, fetch.fetch_offset, error=error) for fetch in plan.fetches]
     if new := [n async for some in in_turns(range(len(fetched))) for n in some if _is_new(fetched[n])]:
         await initialize_logs(call.services, [(plan.topics[n], plan.fetches[n].log) for n in new])
         fetched = await consume(wanted)
@@ -223,12 +226,12 @@ def _partition_data(call: Call, partition: int, fetched: PartitionFetched) -> Pa
         call.services.topics.forget(fetched.log.topic)  # what we know of it is out of date
         if call.version >= TOPIC_IDS_VERSION:
             return _refused(partition, ErrorCode.UNKNOWN_TOPIC_ID)
-    code = code_of(error)
-    return _refused(partition, code if code in _EXPECTED else ErrorCode.KAFKA_STORAGE_ERROR)
+    return _refused(partition, code_of(error))
 
 
 def _refused(partition: int, code: ErrorCode) -> PartitionData:
-    return PartitionData(partition, code, NO_OFFSET, records=b"")
+    expected = code if code in _EXPECTED else ErrorCode.KAFKA_STORAGE_ERROR
+    return PartitionData(partition, expected, NO_OFFSET, records=b"")
 
 
 HANDLER: Final = Handler(

@@ -16,7 +16,8 @@ is answered with REQUEST_TIMED_OUT and goes on. Left out: transactional batches.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from llog.broker.produce.buffer import TimedOutcomes
@@ -34,9 +35,11 @@ from llog.kafka.produce.request import (
     byte_length_of,
     find_targets,
     fresh_targets,
+    has_compressed,
     refuse_all,
 )
 from llog.limits import MIB
+from llog.log.topics.known_topics import KnownTopic
 
 if TYPE_CHECKING:
     from llog.kafka.services import KafkaServices
@@ -44,9 +47,12 @@ if TYPE_CHECKING:
 KEY: Final = 0
 # Records of one request that are checked on the event loop, which takes up to 0.3 ms per MiB; more go to a thread.
 CHECKED_INLINE_BYTES_MAX: Final = 4 * MIB
+# Threads that check records; each may hold RECORD_BATCH_DECODED_BYTES_MAX of decompressed ones.
+CHECKING_THREADS: Final = 2
 # For requests that give no timeout.
 TIMEOUT_MS_DEFAULT: Final = 30_000
 
+_CHECKERS: Final = ThreadPoolExecutor(CHECKING_THREADS, thread_name_prefix="llog-produce")
 _ACKS: Final = (-1, 0, 1)
 _BAD_ACKS: Final = RefusedBatch(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1")
 _TIMED_OUT: Final = RefusedBatch(
@@ -59,10 +65,12 @@ def handle(call: Call) -> Answer | Awaitable[Answer]:
     if request.acks not in _ACKS:
         return refuse_all(request, _BAD_ACKS)
     if moved_from(call):
+        if request.acks == 0:
+            raise RequestRefused("produce without acknowledgement: this node takes no records")
         return moved(call)
     lane: Lane = call.client.state.setdefault(KEY, Lane())
     targets = fresh_targets(request, call.version, call.services.topics) if lane.is_free else None
-    if targets is not None and _is_short(call):
+    if targets is not None and _is_short(call, targets):
         return _submitted(call, _planned(call, targets))
     return _answer_later(lane.run(lambda: _look_up_and_submit(call)))
 
@@ -71,13 +79,22 @@ async def _look_up_and_submit(call: Call) -> Answer | asyncio.Future[Answer]:
     """Ends when the request is submitted; what it returns is, or becomes, the answer."""
     request: ProduceRequest = call.request
     targets = await find_targets(request, call.version, call.services.topics)
-    if _is_short(call):
+    if _is_short(call, targets):
         return _submitted(call, _planned(call, targets))
-    return _submitted(call, await asyncio.to_thread(_planned, call, targets))
+    loop = asyncio.get_running_loop()
+    return _submitted(call, await loop.run_in_executor(_CHECKERS, _planned, call, targets))
 
 
-def _is_short(call: Call) -> bool:
-    return (call.frame_bytes or byte_length_of(call.request)) <= CHECKED_INLINE_BYTES_MAX
+def _is_short(call: Call, targets: Sequence[Target]) -> bool:
+    """Whether the batches are checked on the event loop. Compressed batches of a compacted topic are decompressed, to
+    look for keys: even a small one may take long."""
+    request: ProduceRequest = call.request
+    if (call.frame_bytes or byte_length_of(request)) > CHECKED_INLINE_BYTES_MAX:
+        return False
+    return not any(
+        isinstance(topic, KnownTopic) and topic.config.compact and has_compressed(data)
+        for topic, data in zip(targets, request.topic_data, strict=True)
+    )
 
 
 async def _answer_later(submitting: asyncio.Task[Answer | asyncio.Future[Answer]]) -> Answer:
@@ -94,8 +111,8 @@ def _submitted(call: Call, planned: PlannedRequest) -> Answer | asyncio.Future[A
     request: ProduceRequest = call.request
     if request.acks == 0 and (refused := planned.refused()):
         raise RequestRefused(f"produce without acknowledgement: {refused[0].reason}")
+    call.release_frame()  # the groups hold its bytes, which `submit` counts
     try:
-        call.release_frame()  # the groups hold its bytes, which `submit` counts
         outcomes = call.services.broker.submit(planned.groups)
     except LlogError as error:
         if request.acks == 0:

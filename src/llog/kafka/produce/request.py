@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from llog.errors import InvalidArgument, LlogError, LogDeleted, LogError, TopicNotFound
 from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.produced import NO_TIMESTAMP_MS, check_batches
+from llog.formats.records.record_batch import CODEC_MASK, CRC_START
 from llog.kafka.codec.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
@@ -29,6 +30,8 @@ from llog.log.topics.known_topics import KnownTopic, KnownTopics
 
 IDS_FROM_VERSION: Final = 13
 NO_OFFSET: Final = -1
+_CODEC_AT: Final = CRC_START + 1
+"""The second byte of a batch's attributes."""
 
 Target = KnownTopic | LlogError
 """A topic of the request, or why it cannot be used."""
@@ -175,6 +178,12 @@ def byte_length_of(request: ProduceRequest) -> int:
             if partition.records is not None
         ]
     )
+
+
+def has_compressed(data: TopicProduceData) -> bool:
+    """Whether a batch says that it is compressed; it was not checked yet."""
+    records = [partition.records for partition in data.partition_data if partition.records is not None]
+    return any(len(batch) > _CODEC_AT and batch[_CODEC_AT] & CODEC_MASK for batch in records)
 
 
 # -- topics ------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from llog.errors import MetadataUnavailable
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.record_batch import BatchRule, Codec, verify_crcs, walk
 from llog.kafka.apis.fetch import HANDLER
@@ -83,7 +84,7 @@ async def test_bare_payloads_are_returned_as_batches_before_and_after_compaction
         for compacted in (False, True):
             if compacted:
                 assert await compact_once(broker.context, ORDERS) is not None
-                await asyncio.sleep(broker.broker.settings.tail_refresh_ms / 1_000)
+                broker.broker.log_changed(ORDERS)
             data = await broker.drain(ORDERS, 1)
             headers = walk(data, "answer", rule=BatchRule.COMPACTED)
             verify_crcs(data, headers, "answer")
@@ -204,7 +205,7 @@ async def test_offsets_outside_the_log_are_answered_with_its_ends() -> None:
     async with reader() as broker:
         await broker.append(group(ORDERS, batch(b"a"), batch(b"b")))
         await delete_records(broker.context, ORDERS, 2)
-        await asyncio.sleep(broker.broker.settings.tail_refresh_ms / 1_000)
+        broker.broker.log_changed(ORDERS)
         for offset in (-1, 0, 4, 2**63 - 1):
             [answer] = await broker.fetch((ORDERS, offset))
             assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -301,6 +302,38 @@ async def test_without_room_for_the_answer_no_records_are_sent_and_nothing_is_lo
         assert held == [len(batch(b"a"))] * 2
         [answer] = await broker.fetch((ORDERS, 1))
         assert rows(answer) == [(1, b"a")]
+
+
+@pytest.mark.parametrize("version", [12, 18])
+async def test_stores_that_fail_are_answered_with_a_code_that_consumers_try_again_after(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with reader() as broker:
+        await broker.append(group(ORDERS, batch(b"a")))
+        topic = await broker._topic((ORDERS, 1), version, {"partition_max_bytes": 1})
+
+        async def fail(*_: object, **__: object) -> None:
+            raise MetadataUnavailable("get", "orders", "no answer")
+
+        for forgotten in (False, True):  # the log cannot be read, or its topic
+            with monkeypatch.context() as patched:
+                for name in ("get", "get_many", "scan"):
+                    patched.setattr(broker.context.metadata, name, fail)
+                broker.broker.log_changed(ORDERS)
+                if forgotten:
+                    broker.services.topics.forget("orders")
+                    broker.services.topics._names.clear()
+                answer = await broker.ask(FetchRequest(topics=[topic]), version)
+            assert answer.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_broker_that_stops_answers_its_consumers() -> None:
+    async with reader() as broker:
+        await broker.append(group(ORDERS, batch(b"a")))
+        await broker.fetch((ORDERS, 1))
+        await broker.broker._consume.close()
+        [answer] = await broker.fetch((ORDERS, 1))
+        assert answer.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 # -- other nodes -------------------------------------------------------------------------------------------------------

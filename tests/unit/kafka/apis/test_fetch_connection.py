@@ -52,7 +52,7 @@ def values(answer: FetchResponse) -> list[list[tuple[int, bytes | None]]]:
 
 @pytest.mark.parametrize("payload_bytes", [10, 50_000])
 async def test_what_kafka_clients_produce_is_fetched_from_the_frames_that_brought_it(payload_bytes: int) -> None:
-    async with serve(tail_cache_max_bytes=64 << 20) as kafka, kafka.client() as client:
+    async with serve(tail_cache_max_bytes=64 << 20, tail_refresh_ms=10_000) as kafka, kafka.client() as client:
         await create_topic(kafka.broker.context, "orders", partitions=PARTITIONS, first_offset=0)
         for start in (0, 3):
             await append(client, kafka, b"%d" % start * payload_bytes)

@@ -91,7 +91,7 @@ async def test_records_of_every_writer_are_fetched_before_and_after_compaction(e
             assert [row for row in found if row[0] >= offset] == EXPECTED[offset - 1 :]
         while await compact_once(broker.context, ORDERS, max_offsets=7):
             pass
-        await asyncio.sleep(broker.broker.settings.tail_refresh_ms / 1_000)
+        broker.broker.log_changed(ORDERS)
         assert records_of(await broker.drain(ORDERS, 1)) == EXPECTED
         assert records_of(await broker.drain(ORDERS, 1, partition_max_bytes=1)) == EXPECTED
 
@@ -102,7 +102,7 @@ async def compact_by_key(broker: Reader, log: Log) -> None:
     tools = tools_of(broker.context)
     report = await key_compact(broker.context, LocalTasks(tools), LocalKeyAggregate(tools), [log], options=FAST)
     assert not [one.error for one in report.logs if one.error]
-    await asyncio.sleep(broker.broker.settings.tail_refresh_ms / 1_000)
+    broker.broker.log_changed(log)
 
 
 def keyed(*given: tuple[bytes, bytes | None]) -> Sequence[memoryview]:

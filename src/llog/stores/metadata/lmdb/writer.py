@@ -31,6 +31,8 @@ LMDB_WRITE_QUEUE_MAX: Final = 4_096
 # Calls share a transaction up to this size; a single call may be larger.
 LMDB_TRANSACTION_WRITES_MAX: Final = 16_384
 LMDB_TRANSACTION_BYTES_MAX: Final = 64 * MIB
+# Writes of a call from which on its result is made while the commit waits for the disk.
+LMDB_FINISH_EARLY_WRITES_MIN: Final = 128
 
 Work = Callable[[Transaction], Any]
 
@@ -38,7 +40,17 @@ Work = Callable[[Transaction], Any]
 class WriterJob:
     """The part of a transaction of one call, and the future of its caller."""
 
-    __slots__ = ("claimed", "finish", "finished", "future", "loop", "size_bytes", "size_writes", "work")
+    __slots__ = (
+        "claimed",
+        "finish",
+        "finished",
+        "finishes_early",
+        "future",
+        "loop",
+        "size_bytes",
+        "size_writes",
+        "work",
+    )
 
     def __init__(
         self,
@@ -50,12 +62,14 @@ class WriterJob:
     ) -> None:
         self.work, self.loop, self.finish = work, loop, finish
         self.finished: Any = None
+        self.finishes_early = finish is not None and size_writes >= LMDB_FINISH_EARLY_WRITES_MIN
         self.size_writes, self.size_bytes = size_writes, size_bytes
         self.future: asyncio.Future[Any] = loop.create_future()
         self.claimed = False
 
     def finish_early(self, result: object) -> None:
-        """Runs on the loop of the job while the writer waits for the disk; `settle` publishes the result."""
+        """Runs on the loop of the job while the writer waits for the disk; `settle` publishes the result. Waking the
+        loop for it is worth its cost only if there is much to do."""
         if self.finish is not None:
             self.finished = self.finish(result)
 
@@ -63,10 +77,12 @@ class WriterJob:
         """Runs on the loop of the job after `finish_early` (callbacks of a loop run in order)."""
         if self.future.done():
             return
-        if error is None:
-            self.future.set_result(result if self.finish is None else self.finished)
-        else:
+        if error is not None:
             self.future.set_exception(error)
+        elif self.finishes_early:
+            self.future.set_result(self.finished)
+        else:
+            self.future.set_result(result if self.finish is None else self.finish(result))
 
 
 class Writer:
@@ -184,7 +200,7 @@ class Writer:
     @staticmethod
     def _finish_early(jobs: list[WriterJob], results: list[Any]) -> None:
         for job, result in zip(jobs, results, strict=True):
-            if job.finish is not None:
+            if job.finishes_early:
                 try:
                     job.loop.call_soon_threadsafe(job.finish_early, result)
                 except RuntimeError:
