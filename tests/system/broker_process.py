@@ -20,7 +20,7 @@ import httpx
 
 from tests.patience import PATIENCE_SECONDS, until, wait_until
 
-_LISTENS: Final = re.compile(r"^(?:broker \S+ \(\w+\)|compactor) at (http://[^/\s]+)", re.MULTILINE)
+_LISTENS: Final = re.compile(r"^(?:broker \S+ \(\w+\)|compactor) at (https?://[^/\s]+)", re.MULTILINE)
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
