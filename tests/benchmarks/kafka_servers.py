@@ -25,11 +25,13 @@ PARTITIONS: Final = 16
 # The tail cache holds what one round writes, and no more.
 SETTINGS: Final = {"LLOG_TAIL_CACHE_MAX_BYTES": "256MiB", "LLOG_AUTO_PARTITIONS_MAX": "20000"}
 FSYNC: Final = {"flush.messages": "1"}
-# As Kafka's own start script sets them.
+# As Kafka's own start script sets them, and one more.
 JAVA_OPTIONS: Final = (
     "-XX:MaxGCPauseMillis=20",
     "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent",
+    # Threads that end would take their processor time out of the count.
+    "-XX:-UseDynamicNumberOfCompilerThreads",
 )
 HEAP_MIB: Final = 1_024
 

@@ -86,9 +86,11 @@ class DurableTree:
         """
         path = os.path.join(self.root, name)
         temporary = os.path.join(self._temporary, f"{self._writer}-{next(self._count)}")
+        is_left = True
         try:
             _write_synced(temporary, views)
             self._place(temporary, path, if_absent)
+            is_left = if_absent  # a rename has removed it; after a link it is a second name of the file
             try:
                 _sync_directory(os.path.dirname(path))
             except OSError as error:
@@ -98,9 +100,9 @@ class DurableTree:
                         os.unlink(path)
                 raise NotKnownDurable(name) from error
         finally:
-            # A rename has removed it already; after a link it is a second name of the file.
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+            if is_left:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary)
 
     def prune(self, directory: str) -> None:
         """Remove the directory and those below it if they are empty."""
