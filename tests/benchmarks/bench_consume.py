@@ -94,3 +94,33 @@ async def consume_tail_small() -> AsyncIterator[Duel]:
 async def consume_tail_raw() -> AsyncIterator[Duel]:
     async with duel(16, 200, 1_024, 200, raw=True) as prepared:
         yield prepared
+
+
+@benchmark(
+    "consume_tail_first", against="copying the same bytes once (16 partitions, 16 batches of 64 KiB each)", at_most=2.0
+)
+@asynccontextmanager
+async def consume_tail_first() -> AsyncIterator[Duel]:
+    """The first read of cached appends touches their headers only, so it costs about as much as the fastest copy."""
+    partitions, batches, records = 16, 16, 64
+    count, logs = batches * records, [Log("bench", partition) for partition in range(16)]
+    body = bytes(encode_records([os.urandom(1_024)] * records, timestamps_ms=1))
+    bodies = [[bytearray(body) for _ in range(batches)] for _ in range(partitions)]
+    request = ConsumeRequest([PartitionFetch(log, 1) for log in logs], raw=True)
+    size = partitions * batches * len(body)
+    services = []
+
+    async def ours() -> None:
+        cache = TailCache(1 << 30, fresh_ms=FOREVER_MS)
+        for log, own in zip(logs, bodies, strict=True):
+            cache.add(CommittedBatch(log, 1, count, "kafka-v2", own, 1), incarnation=1)
+        services.append(ConsumeService(context_without_stores(), cache, Silent(), refresh_ms=FOREVER_MS))
+        answers = await services[-1].consume(request)
+        assert sum(len(data) for answer in answers for data in answer.batches) == size
+
+    def baseline() -> None:
+        assert sum(len(bytearray().join(own)) for own in bodies) == size
+
+    yield Duel(ours, baseline, size / 1e6, "MB")
+    for service in services:
+        await service.close()

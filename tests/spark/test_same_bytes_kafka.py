@@ -77,7 +77,7 @@ class SixReaders(FourReaders):
         for topic in dict.fromkeys(log.topic for log in logs):
             ended = run_llog("consume", topic, "--json", settings=settings)
             assert ended.returncode == 0, ended.stderr
-            rows += [_row(json.loads(line)) for line in ended.stdout.splitlines()]
+            rows += [_row(json.loads(line)) for line in ended.stdout.split("\n") if line]
         return [Sixth(row) for row in rows if Log(row.topic, row.partition) in logs]
 
 

@@ -20,7 +20,8 @@ import httpx
 
 from tests.patience import PATIENCE_SECONDS, until, wait_until
 
-_LISTENS: Final = re.compile(r"^(?:broker \S+ \(\w+\)|compactor) at (http://[^/\s]+)", re.MULTILINE)
+_LISTENS: Final = re.compile(r"^(?:broker \S+ \(\w+\)|compactor) at (https?://[^/\s]+)", re.MULTILINE)
+_KAFKA: Final = re.compile(r"^  Kafka: 127\.0\.0\.1:(\d+), node \d+$", re.MULTILINE)
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
@@ -67,6 +68,14 @@ class LlogProcess:
     @property
     def url(self) -> str:
         return self.urls()[0]
+
+    @property
+    def kafka_port(self) -> int:
+        """Of a broker."""
+        self.wait(lambda: self.child.poll() is not None or bool(_KAFKA.search(self.output())), "listen for Kafka")
+        assert self.child.poll() is None, f"it ended: {self.output()}"
+        [port] = _KAFKA.findall(self.output())
+        return int(port)
 
     def output(self) -> str:
         return self.log.read_text()

@@ -5,8 +5,8 @@
         cluster.seen            # the largest value of every series that either page has shown so far
 
 The load goes on in a thread of its own until the cluster is left: appends and reads over HTTP, from memory and from the
-stores, long polls, refused requests, a fenced log, more than the buffer takes, a second writer in the way, and for a
-moment a WAL store that fails.
+stores, long polls, refused requests, a fenced log, more than the buffer takes, a second writer in the way, a Kafka
+client, and for a moment a WAL store that fails.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from llog.api.groups import SharedAppendGroup
 from llog.settings import Settings
 from tests.patience import wait_until
 from tests.system.broker_process import LlogProcess
+from tests.system.metered_kafka import metered_kafka
 
 PATIENCE_SECONDS: Final = 90.0
 SCENARIO: Final = {"name": "steady", "run_id": "run-1", "parameters": {"brokers": 1, "record_bytes": 1_000}}
@@ -74,6 +75,7 @@ class MeteredCluster:
         self._failure: BaseException | None = None
         self._threads: list[threading.Thread] = []
         self.seen: dict[Series, float] = {}
+        self._kafka_port = 0
         self.urls: dict[str, str] = {}
         """Of `broker` and `compactor`."""
 
@@ -86,6 +88,7 @@ class MeteredCluster:
                 for name in ("broker", "compactor")
             }
             self.urls = {name: process.url for name, process in processes.items()}
+            self._kafka_port = processes["broker"].kafka_port
             self._stack = starting.pop_all()
         for work in (self._load, self._sample):
             thread = threading.Thread(target=self._guarded, args=(work,))
@@ -129,6 +132,7 @@ class MeteredCluster:
             "a failed append": ("llog_append_failures_total", {"error": "AppendNotCommitted"}),
             "back-pressure": ("llog_batching_rejections_total", {}),
             "a conflict": ("llog_append_conflicts_total", {}),
+            "a Kafka client refused": ("llog_kafka_refused_total", {}),
         }
         for what, (name, labels) in slow.items():
             self.wait_until(what, lambda name=name, labels=labels: self.largest(name, **labels) > 0)  # type: ignore[misc]
@@ -154,13 +158,16 @@ class MeteredCluster:
         async with (
             httpx.AsyncClient(base_url=self.urls["broker"], timeout=PATIENCE_SECONDS) as client,
             await AsyncLeaderlessLogWriter.open(Settings.from_env(self._settings)) as rival,
+            metered_kafka(self._kafka_port) as kafka,
         ):
             await self._begin(client)
             number = 0
             while not self._stop.is_set():
                 if number == 3:
                     await self._without_wal(client)
-                await asyncio.gather(self._round(client), self._contend(client, rival), self._refused(client))
+                await asyncio.gather(
+                    self._round(client), self._contend(client, rival), self._refused(client), kafka.round()
+                )
                 number += 1
                 await asyncio.sleep(0.05)
 

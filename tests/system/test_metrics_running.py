@@ -34,6 +34,10 @@ class Unmet(NamedTuple):
 
 
 NOT_HERE: Final = {
+    "llog_kafka_handler_failures_total": Unmet(
+        "only a bug in a handler",
+        "tests/unit/kafka/net/test_connection.py::test_a_failing_handler_ends_its_connection_only",
+    ),
     "llog_batching_listener_failures_total": Unmet(
         "only a bug in the tail cache", "tests/unit/broker/test_batching.py::test_a_cache_that_fails_changes_no_answer"
     ),
@@ -178,6 +182,10 @@ def test_the_pages_show_the_work_done(cluster: MeteredCluster) -> None:
     assert broker["append"]["failures"]["AppendNotCommitted"] > 0
     assert broker["log"]["append_failures"] == sum(broker["append"]["failures"].values())
     assert broker["batching"]["flush_failures"] > 0
+    assert broker["kafka"]["requests"]["Produce"]["NONE"] > 0
+    assert {"NONE", "UNKNOWN_TOPIC_OR_PARTITION"} <= broker["kafka"]["requests"]["Fetch"].keys()
+    assert {reason for reason, n in broker["kafka"]["refused"].items() if n} == {"size"}
+    assert broker["kafka"]["handler_failures"] == 0
     assert broker["consume"]["append_to_consume_seconds"]["count"] > 0
     assert {"cache", "store", "empty"} == {source for source, n in broker["consume"]["requests"].items() if n}
     assert compactor["log"]["compact_runs"] > 0

@@ -44,6 +44,7 @@ class ClientSuite:
     """Claims about one client library."""
 
     driver: ClassVar[type[ClientDriver]]
+    """How the library is connected; a class of drivers."""
     sends_nothing: ClassVar[bool] = True
     """The library sends records that have neither key nor value."""
     sends_null_headers: ClassVar[bool] = True
@@ -234,7 +235,7 @@ class ClientSuite:
 
     def test_a_topic_comes_into_being_when_it_is_produced_to(self, client: ClientDriver, topic: str) -> None:
         assert client.produce(topic, [Sent(b"first"), Sent(b"second")]) == [0, 1]
-        assert client.topics()[topic] == 1
+        wait_until(lambda: client.topics().get(topic) == 1, "the topic to be listed")
         assert [record.value for record in client.fetch(topic, {0: 0}, 2)] == [b"first", b"second"]
 
     def test_a_producer_finds_new_partitions_by_itself(self, client: ClientDriver, topic: str) -> None:

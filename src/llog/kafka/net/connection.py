@@ -30,6 +30,8 @@ from llog.listener.connection import SEND_TIMEOUT_MS, Connection, ConnectionSet,
 
 IN_FLIGHT_MAX: Final = 64
 """Requests of one connection that are not answered."""
+FEW_IN_FLIGHT: Final = 8
+"""With more, little is read ahead: frames that cannot be handled yet would wait in memory that is not counted."""
 FRAMES_PER_TURN: Final = 64
 """Frames of one connection that are handled in one turn of the loop; then other connections have theirs."""
 IDLE_MS_MAX: Final = 600_000
@@ -79,7 +81,7 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
         self._context.log.connected(-1)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._frames.buffer()
+        return self._frames.buffer(little=len(self._slots) > FEW_IN_FLIGHT or self._context.is_tight)
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._ending:
@@ -226,7 +228,7 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
             self._end()
         elif not self.is_reading and not self._arrival.waits_for_room:
             self._serve_soon()
-        elif not slots:
+        elif not slots and self._arrival.share is None:
             self.expect_within(IDLE_MS_MAX)
 
     def _give_taken(self) -> None:

@@ -48,6 +48,11 @@ class ConnectionContext:
         """Connections with a frame that has not arrived completely."""
         self._looking: asyncio.TimerHandle | None = None
 
+    @property
+    def is_tight(self) -> bool:
+        """Memory is short."""
+        return self.records.under_pressure or self.front_end.under_pressure
+
     def watch_stalled(self) -> None:
         """A frame waits for room."""
         if self._looking is None:

@@ -20,7 +20,7 @@ from llog.errors import InvalidField
 from llog.limits import KIB
 
 SCRATCH_BYTES: Final = 64 * KIB
-LARGE_START_BYTES: Final = 4 * KIB
+LITTLE_BYTES: Final = 4 * KIB
 """Read at first behind a large frame: the next one is likely large too, and should not arrive in the scratch buffer."""
 FRAME_BYTES_MIN: Final = 8
 """API key, version and correlation id."""
@@ -60,11 +60,11 @@ class FrameReader:
         """Of the frame that is arriving; 0 if none is."""
         return 0 if self._own is None else len(self._own) - self._filled
 
-    def buffer(self) -> memoryview:
-        """Where the socket's next bytes go."""
+    def buffer(self, *, little: bool = False) -> memoryview:
+        """Where the socket's next bytes go. `little`: no more than a little beyond the frame that is arriving."""
         if self._own is not None:
             return self._own[self._filled : self._admitted_bytes]
-        return self._scratch[:LARGE_START_BYTES] if self._large else self._scratch
+        return self._scratch[:LITTLE_BYTES] if little or self._large else self._scratch
 
     def received(self, byte_length: int) -> None:
         if self._own is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from llog.errors import InvalidField
-from llog.kafka.net.frames import SCRATCH_BYTES, Admit, Frame, FrameReader, scratch_buffer
+from llog.kafka.net.frames import LITTLE_BYTES, SCRATCH_BYTES, Admit, Frame, FrameReader, scratch_buffer
 
 
 def framed(*bodies: bytes) -> bytes:
@@ -88,6 +88,14 @@ def test_a_large_frame_is_read_into_its_own_buffer() -> None:
     assert stream.feed(10**9) == 1_000_004 - SCRATCH_BYTES
     assert stream.feed(10**9) < SCRATCH_BYTES, "behind a large frame little is read into the scratch buffer"
     assert stream.feed(10**9) > 900_000
+
+
+def test_little_is_read_ahead_on_request_and_frames_that_arrive_are_read_as_before() -> None:
+    stream = Stream(framed(b"x" * 100_000))
+    assert len(stream.reader.buffer(little=True)) == LITTLE_BYTES
+    assert len(stream.reader.buffer()) == SCRATCH_BYTES
+    stream.feed(LITTLE_BYTES)
+    assert len(stream.reader.buffer(little=True)) == 100_004 - LITTLE_BYTES
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, -1, -(2**31)])

@@ -140,6 +140,20 @@ async def test_a_frame_that_comes_too_slowly_is_given_up(monkeypatch: pytest.Mon
         assert used(kafka) == (0, 0)
 
 
+async def test_a_frame_that_stalls_behind_a_request_is_given_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to the request is no sign of life."""
+    monkeypatch.setattr(arrival, "FRAME_STALL_MS_MAX", 500)
+    held = Held(MetadataResponse)
+    async with serve(handlers=handlers(metadata=held.handle)) as kafka, kafka.client() as client:
+        answer = client.send(MetadataRequest(), METADATA_VERSION)
+        client.writer.write(b"".join(frame_of(produce_of(bytes(300_000)), PRODUCE_VERSION))[:100_000])
+        await until(lambda: held.calls and kafka.broker.pool.incomplete.used)
+        held.answer(0)
+        await answer
+        await until(client.reader.at_eof, seconds=20)
+        assert kafka.broker.metrics.snapshot()["kafka"]["refused"]["stalled"] == 1
+
+
 async def test_a_frame_that_comes_steadily_may_take_longer_than_the_grace() -> None:
     async with serve(handlers=handlers()) as kafka:
         now_ms, missing, ended = 0.0, 10_000_000, list[bool]()
