@@ -104,6 +104,12 @@ class Arrival:
             self.share.give()
             self._forget()
 
+    def end(self) -> None:
+        """The connection is lost. Lets go of it, so that reference counts free its memory and no collection has to."""
+        self.give_up()
+        self._missing, self._now_ms = _nothing, _nothing
+        self._on_room, self._stalled = _do_nothing, _do_nothing
+
     def _forget(self) -> None:
         self.share = None
         if self._pace is not None:
@@ -129,3 +135,10 @@ class Arrival:
         if before is not None and before - missing < min(CONTENDED_BYTES_MIN, before):
             self._stalled()
         self._missing_before = missing
+
+
+def _nothing() -> int:
+    return 0
+
+
+def _do_nothing() -> None: ...

@@ -74,7 +74,7 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self._arrival.give_up()
+        self._arrival.end()
         self._answers.clear()
         self._silence()
         self._give_taken()

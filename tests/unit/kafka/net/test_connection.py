@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 from functools import partial
@@ -279,3 +280,19 @@ def test_every_handler_has_a_schema_for_what_it_serves() -> None:
         assert handler.served.last in apis()[key].versions
         if handler.advertised is not None:
             assert handler.advertised.first <= handler.served.first <= handler.served.last <= handler.advertised.last
+
+
+async def test_a_connection_that_ended_is_freed_without_a_garbage_collection() -> None:
+    def alive() -> int:
+        return sum(isinstance(thing, connection_module.KafkaConnection) for thing in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        async with serve() as kafka:
+            for _ in range(5):
+                async with kafka.client() as client:
+                    await client.ask(ApiVersionsRequest("test", "1"), 3)
+            await until(lambda: not alive(), "the connections are freed")
+    finally:
+        gc.enable()
