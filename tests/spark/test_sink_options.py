@@ -34,6 +34,7 @@ from llog.settings import Settings
 from llog.spark.sink import driver as sink_driver
 from llog.spark.sink.options import SinkOptions, check_columns, parse_sink_options
 from llog.spark.sink.writer import LlogStreamWriter, LlogWriter
+from tests.audit_lines import audit_lines
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 KINDS: dict[str, DataType] = {
@@ -159,7 +160,7 @@ def test_a_topic_that_a_write_creates_has_an_audit_line_with_user_and_query(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     written(tmp_path, "x", topic="orders", queryId="q")
-    [line] = [record.__dict__["llog"] for record in caplog.records if record.name == "llog.audit"]
+    [line] = audit_lines(caplog)
     assert (line["action"], line["object"], line["principal"]) == ("topic.create", "orders", f"spark:{os_user()}/q")
 
 

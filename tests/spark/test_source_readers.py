@@ -34,6 +34,7 @@ from llog.pipeline.scan.stream_offsets import LAG
 from llog.settings import Settings
 from llog.stores.metadata.faulty import FaultRates, FaultyMetadataStore
 from llog.wiring import OpenedLog, open_log
+from tests.audit_lines import audit_lines
 from tests.unit.pipeline.mixed_log import LOGS, append, opened_for_writing, random_group, rows_read, write_history
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ async def test_progress_is_kept_as_a_group_s_positions_when_spark_asks_how_far_t
     [kept] = (await groups.fetch("reports", [log])).values()
     assert kept is not None
     assert kept.position.offset == end["orders"]["0"]
-    commits = [record.__dict__["llog"] for record in caplog.records if record.name == "llog.audit"]
+    commits = audit_lines(caplog)
     assert [(line["action"], line["object"], line["principal"]) for line in commits[-2:]] == [
         ("group.commit", "reports", f"spark:{os_user()}")
     ] * 2

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from llog.errors import LlogError, MetadataUnavailable, MetadataUncertain, TopicNotFound
 from llog.kafka.administration import ADMIN_CHANGES_MAX, ADMIN_CHANGES_PER_REQUEST_MAX, Changes, audited
 from llog.kafka.error_codes import ErrorCode, code_of
+from tests.audit_lines import audit_lines
 from tests.patience import until
 from tests.unit.kafka.apis.calling import caller
 
@@ -94,12 +94,11 @@ async def test_after_the_timeout_begun_changes_go_on_and_others_never_begin(time
 async def test_a_change_that_did_not_happen_is_audited_with_its_outcome(
     error: LlogError, outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "llog.audit")
     async with caller() as kafka:
         call = kafka.call()
         with pytest.raises(type(error)), audited(call, "topic.alter", "t", "t"):
             raise error
         with pytest.raises(type(error)), audited(call, "topic.alter", "t", "t", dry_run=True):
             raise error
-    [line] = caplog.records
-    assert (line.llog["outcome"], line.llog["object"]) == (outcome, "t")  # type: ignore[attr-defined]
+    [line] = audit_lines(caplog)
+    assert (line["outcome"], line["object"]) == (outcome, "t")

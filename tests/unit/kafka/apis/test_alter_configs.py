@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from llog.kafka.codec.messages import alter_configs, incremental_alter_configs
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.topic_configs import ResourceType
 from llog.log.topics.admin import create_topic, describe_topic
+from tests.audit_lines import audit_lines
 from tests.unit.kafka.apis.calling import Caller, caller
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -172,11 +172,10 @@ async def test_validate_only_changes_nothing(caplog: pytest.LogCaptureFixture) -
     async with caller() as kafka:
         await made(kafka)
         caplog.clear()
-        caplog.set_level(logging.INFO, "llog.audit")
         assert await altered(kafka, ("retention.ms", SET, "1"), dry_run=True) == 0
         assert await replaced(kafka, ("retention.ms", "1"), dry_run=True) == 0
         assert await stored(kafka) == {}
-    assert caplog.records == []
+    assert audit_lines(caplog) == []
 
 
 async def test_two_clients_that_extend_a_list_at_once_both_succeed() -> None:
@@ -191,10 +190,9 @@ async def test_changes_and_refusals_are_audited(caplog: pytest.LogCaptureFixture
     async with caller() as kafka:
         await made(kafka)
         caplog.clear()
-        caplog.set_level(logging.INFO, "llog.audit")
         await altered(kafka, ("retention.ms", SET, "1"))
         await altered(kafka, ("retention.ms", SET, "x"))
-    done, refused = (line.llog for line in caplog.records)  # type: ignore[attr-defined]
+    done, refused = audit_lines(caplog)
     assert done == {
         "action": "topic.alter",
         "object": "orders",

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from llog.kafka.codec.messages.create_partitions import (
@@ -11,6 +9,7 @@ from llog.kafka.codec.messages.create_partitions import (
 )
 from llog.kafka.error_codes import ErrorCode
 from llog.log.topics.admin import create_topic, describe_topic
+from tests.audit_lines import audit_lines
 from tests.unit.kafka.apis.calling import Caller, caller
 
 
@@ -79,20 +78,18 @@ async def test_validate_only_changes_nothing(caplog: pytest.LogCaptureFixture) -
     async with caller() as kafka:
         await create_topic(kafka.broker.context, "orders", partitions=2)
         caplog.clear()
-        caplog.set_level(logging.INFO, "llog.audit")
         [result] = (await kafka.ask(CreatePartitionsRequest([grow(4)], 30_000, True), 3)).results
         assert (result.error_code, await counted(kafka)) == (0, 2)
-    assert caplog.records == []
+    assert audit_lines(caplog) == []
 
 
 async def test_growth_is_audited(caplog: pytest.LogCaptureFixture) -> None:
     async with caller() as kafka:
         await create_topic(kafka.broker.context, "orders", partitions=2)
         caplog.clear()
-        caplog.set_level(logging.INFO, "llog.audit")
         await kafka.ask(CreatePartitionsRequest([grow(4)], 30_000), 3)
-    [line] = caplog.records
-    assert line.llog == {  # type: ignore[attr-defined]
+    [line] = audit_lines(caplog)
+    assert line == {
         "action": "topic.grow",
         "object": "orders",
         "principal": "User:ANONYMOUS",

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from llog.log.topics import create
 from llog.log.topics.admin import describe_topic, list_topics
 from llog.log.topics.config_table import CONFIGS
 from llog.log.topics.delete import delete_topic
+from tests.audit_lines import audit_lines
 from tests.unit.kafka.apis.calling import Caller, caller
 
 TOPIC, DEFAULT = 1, 5
@@ -137,22 +137,20 @@ async def test_a_topic_named_twice_is_refused_once_and_not_created() -> None:
 
 
 async def test_validate_only_creates_nothing_and_writes_no_audit_line(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "llog.audit")
     async with caller() as kafka:
         [result] = await created(kafka, topic(partitions=3), validate_only=True)
         assert (result.error_code, result.num_partitions, result.topic_id) == (0, 3, bytes(16))
         await created(kafka, topic(partitions=0), validate_only=True)
         assert await list_topics(kafka.broker.context) == []
-    assert caplog.records == []
+    assert audit_lines(caplog) == []
 
 
 async def test_creations_and_refusals_write_audit_lines_with_the_principal(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "llog.audit")
     async with caller() as kafka:
         kafka.client.principal = "User:ann"
         await created(kafka, topic(partitions=3))
         await created(kafka, topic(partitions=3))
-    done, refused = (line.llog for line in caplog.records)  # type: ignore[attr-defined]
+    done, refused = audit_lines(caplog)
     assert done == {
         "action": "topic.create",
         "object": "orders",

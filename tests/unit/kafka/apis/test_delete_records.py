@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from llog.kafka.codec.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -9,6 +7,7 @@ from llog.kafka.error_codes import ErrorCode
 from llog.log.keys import Log
 from llog.log.read.view import view
 from llog.log.topics.admin import create_topic
+from tests.audit_lines import audit_lines
 from tests.unit.kafka.apis.calling import Caller, caller
 
 NONE = -1
@@ -103,9 +102,8 @@ async def test_deletions_are_audited_and_the_broker_forgets_the_log(
         changed: list[Log] = []
         monkeypatch.setattr(kafka.broker, "log_changed", changed.append)
         caplog.clear()
-        caplog.set_level(logging.INFO, "llog.audit")
         await deleted(kafka, ("orders", 0, 4), ("orders", 1, 9))
-    done, refused = (line.llog for line in caplog.records)  # type: ignore[attr-defined]
+    done, refused = audit_lines(caplog)
     assert (done["action"], done["object"], done["outcome"], done["after"]) == (
         "records.delete",
         "orders:0",

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +12,7 @@ from llog.kafka.error_codes import ErrorCode
 from llog.log.keys import Log
 from llog.log.topics.admin import create_topic, list_topics
 from llog.log.topics.delete import delete_topic
+from tests.audit_lines import audit_lines
 from tests.unit.kafka.apis.calling import Caller, caller
 
 
@@ -104,12 +104,11 @@ async def test_the_broker_forgets_the_topic_and_its_logs(monkeypatch: pytest.Mon
 
 
 async def test_deletions_and_refusals_are_audited(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "llog.audit")
     async with caller() as kafka:
         await made(kafka)
         caplog.clear()
         await deleted(kafka, DeleteTopicState("orders"), DeleteTopicState("missing"))
-    lines = [line.llog for line in caplog.records]  # type: ignore[attr-defined]
+    lines = audit_lines(caplog)
     assert {line["principal"] for line in lines} == {"User:ANONYMOUS"}
     assert ("topic.delete", "orders", "done") in [(one["action"], one["object"], one["outcome"]) for one in lines]
     assert ("topic.delete", "missing", "refused") in [(one["action"], one["object"], one["outcome"]) for one in lines]

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from llog.kafka.operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from llog.log.topics.admin import create_topic, describe_topic
 from llog.log.topics.delete import delete_topic
 from llog.log.topics.known_topics import KnownTopics
+from tests.audit_lines import audit_lines
 from tests.unit.kafka.apis.calling import Caller, caller
 
 VERSIONS = range(14)
@@ -197,11 +197,10 @@ async def test_authorized_operations_are_answered_when_asked_for() -> None:
 
 
 async def test_a_creation_is_audited_as_a_first_use(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "llog.audit")
     async with caller() as kafka:
         await kafka.ask(named("new", create=True), 12)
-    [line] = caplog.records
-    assert line.llog == {  # type: ignore[attr-defined]
+    [line] = audit_lines(caplog)
+    assert line == {
         "action": "topic.create",
         "object": "new",
         "principal": "User:ANONYMOUS",
