@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -44,8 +45,9 @@ async def records_of(context: LogContext, log: Log) -> AsyncIterator[LogRecord]:
 
 
 async def test_the_service_begins_without_spark_and_goes_on_with_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "llog")  # what the service did, if this fails
     eager = {
         "LLOG_DATA_DIR": str(tmp_path),
         "LLOG_COMPACTOR_PORT": "0",

@@ -64,7 +64,9 @@ class Cluster:
     def every_deletion_is_audited(self) -> bool:
         """The vacuum may need several passes: it deletes a blob only when the grace of that blob has passed."""
         gone_bytes = self.accepted * REQUEST_BYTES - self.stored_bytes()
-        audited = [line["after"]["bytes"] for line in self.lines("audit") if line["action"] == "vacuum.delete"]
+        audited: list[int] = [
+            line["after"]["bytes"] for line in self.lines("audit") if line["action"] == "vacuum.delete"
+        ]
         return sum(audited) >= gone_bytes
 
     def lines(self, event: str) -> list[dict[str, Any]]:
