@@ -54,7 +54,7 @@ async def handle(call: Call) -> MetadataResponse:
     request: MetadataRequest = call.request
     cluster = call.services.cluster
     if request.topics and call.version < METADATA_TOPIC_IDS_SINCE and _asks_by_id(request):
-        return MetadataResponse(topics=[_failed(t.name or "", ErrorCode.INVALID_REQUEST) for t in request.topics])
+        return MetadataResponse(topics=[_failed(call, t.name or "", ErrorCode.INVALID_REQUEST) for t in request.topics])
     topics = await _topics(call)
     return MetadataResponse(
         brokers=[MetadataResponseBroker(n.node_id, n.host, n.port, n.zone or None) for n in cluster.nodes()],
@@ -79,7 +79,7 @@ async def _topics(call: Call) -> list[MetadataResponseTopic]:
         found = await call.services.topics.find_by_id(ids)
         known = await _known(call, [topic for topic in found.values() if isinstance(topic, KnownTopic)])
         return known + [
-            _failed(None, _code(error, ErrorCode.UNKNOWN_TOPIC_ID), topic_id)
+            _failed(call, None, _code(error, ErrorCode.UNKNOWN_TOPIC_ID), topic_id)
             for topic_id, error in found.items()
             if isinstance(error, LlogError)
         ]
@@ -92,16 +92,15 @@ async def _by_name(call: Call, names: Iterable[str]) -> list[MetadataResponseTop
         try:
             valid.append(check_topic(name))
         except InvalidArgument:
-            invalid.append(_failed(name, ErrorCode.INVALID_TOPIC_EXCEPTION))
+            invalid.append(_failed(call, name, ErrorCode.INVALID_TOPIC_EXCEPTION))
     found = await call.services.topics.find(valid)
     missing = [name for name, topic in found.items() if isinstance(topic, TopicNotFound)]
     if missing and call.request.allow_auto_topic_creation and call.services.broker.settings.auto_create_topics:
         found |= await _created(call, missing[:METADATA_CREATES_MAX])
     known = await _known(call, [topic for topic in found.values() if isinstance(topic, KnownTopic)])
     failed = [(name, error) for name, error in found.items() if isinstance(error, LlogError)]
-    return (
-        known + [_failed(name, _code(error, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)) for name, error in failed] + invalid
-    )
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return known + [_failed(call, name, _code(error, unknown)) for name, error in failed] + invalid
 
 
 async def _created(call: Call, names: list[str]) -> dict[str, KnownTopic | LlogError]:
@@ -130,15 +129,20 @@ async def _known(call: Call, topics: Sequence[KnownTopic]) -> list[MetadataRespo
     if len(topics) > METADATA_STEP_TOPICS:  # finding them has taken a turn, and encoding the answer takes another
         await asyncio.sleep(0)
     partitions = await services.leaders.of(services.cluster, topics, zone_of_client(call.client_id))
-    operations = TOPIC_OPERATIONS if call.request.include_topic_authorized_operations else NO_OPERATIONS
+    operations = _operations(call)
     return [
         MetadataResponseTopic(0, topic.name, topic.id_bytes, False, rows, operations)
         for topic, rows in zip(topics, partitions, strict=True)
     ]
 
 
-def _failed(name: str | None, code: ErrorCode, topic_id: bytes = ZERO_UUID) -> MetadataResponseTopic:
-    return MetadataResponseTopic(code, name, topic_id)
+def _failed(call: Call, name: str | None, code: ErrorCode, topic_id: bytes = ZERO_UUID) -> MetadataResponseTopic:
+    # With operations if they were asked for: kafka-python's admin client fails on an answer without them.
+    return MetadataResponseTopic(code, name, topic_id, topic_authorized_operations=_operations(call))
+
+
+def _operations(call: Call) -> int:
+    return TOPIC_OPERATIONS if call.request.include_topic_authorized_operations else NO_OPERATIONS
 
 
 def _code(error: LlogError, missing: ErrorCode) -> ErrorCode:

@@ -186,13 +186,15 @@ async def test_authorized_operations_are_answered_when_asked_for() -> None:
     async with caller() as kafka:
         await made(kafka, "orders")
         request = MetadataRequest(
-            [MetadataRequestTopic(name="orders")],
+            [MetadataRequestTopic(name="orders"), MetadataRequestTopic(name="missing")],
+            allow_auto_topic_creation=False,
             include_cluster_authorized_operations=True,
             include_topic_authorized_operations=True,
         )
         answer = await kafka.ask(request, 8)
         assert answer.cluster_authorized_operations == CLUSTER_OPERATIONS == 8096
-        assert answer.topics[0].topic_authorized_operations == TOPIC_OPERATIONS == 3576
+        assert [topic.error_code for topic in answer.topics] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        assert {topic.topic_authorized_operations for topic in answer.topics} == {TOPIC_OPERATIONS} == {3576}
         assert (await kafka.ask(named("orders"), 8)).topics[0].topic_authorized_operations == -(2**31)
 
 
