@@ -4,6 +4,9 @@ Every change writes the audit line that HTTP writes, in the name of the client's
 remembers of the topic. A client names the time that it waits for a change. A change that takes longer goes on, because
 half a change would have to be finished by another process; the client gets REQUEST_TIMED_OUT and finds the outcome by
 looking. A change that has not begun by then never begins.
+
+A client that names no time expects its changes to begin all the same, and to hear of those that are refused: librdkafka
+takes REQUEST_TIMED_OUT for a success then. It is answered when they are done, or after ADMIN_WAIT_MS_MIN.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from llog.kafka.error_codes import ErrorCode, Refusal, code_of
 ADMIN_CHANGES_MAX: Final = 32
 """Changes of topics that one broker makes at once for Kafka clients."""
 ADMIN_CHANGES_PER_REQUEST_MAX: Final = 16
+ADMIN_WAIT_MS_MIN: Final = 500
+"""How long a request waits for its changes that allows less."""
 KAFKA_FIRST_OFFSET: Final = 0
 """Of topics that Kafka clients create."""
 
@@ -68,7 +73,7 @@ class Changes:
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
         if workers:
-            done, waiting = await asyncio.wait(workers, timeout=max(0, timeout_ms) / 1_000)
+            done, waiting = await asyncio.wait(workers, timeout=max(timeout_ms, ADMIN_WAIT_MS_MIN) / 1_000)
             expired = True
             for worker in waiting - busy:
                 worker.cancel()

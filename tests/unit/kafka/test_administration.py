@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from llog.errors import LlogError, MetadataUnavailable, MetadataUncertain, TopicNotFound
+from llog.kafka import administration
 from llog.kafka.administration import ADMIN_CHANGES_MAX, ADMIN_CHANGES_PER_REQUEST_MAX, Changes, audited
 from llog.kafka.error_codes import ErrorCode, code_of
 from tests.audit_lines import audit_lines
@@ -70,8 +71,19 @@ async def test_all_requests_together_are_bounded() -> None:
     assert gate.most == ADMIN_CHANGES_MAX
 
 
+async def test_a_request_without_a_timeout_waits_a_little_for_its_changes() -> None:
+    async def succeeds() -> int:
+        await asyncio.sleep(0.01)
+        return 7
+
+    assert set((await Changes().run(dict.fromkeys(range(50), succeeds), 0)).values()) == {7}
+
+
 @pytest.mark.parametrize("timeout_ms", [0, -1, 20])
-async def test_after_the_timeout_begun_changes_go_on_and_others_never_begin(timeout_ms: int) -> None:
+async def test_after_the_timeout_begun_changes_go_on_and_others_never_begin(
+    timeout_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(administration, "ADMIN_WAIT_MS_MIN", 10)
     gate, changes = Gate(), Changes()
     outcomes = await changes.run(gate.changes(50), timeout_ms)
     assert len(outcomes) == 50
@@ -79,7 +91,7 @@ async def test_after_the_timeout_begun_changes_go_on_and_others_never_begin(time
     gate.opened.set()
     await asyncio.gather(*changes.going_on(), return_exceptions=True)
     assert gate.running == 0
-    assert len(gate.begun) <= ADMIN_CHANGES_PER_REQUEST_MAX
+    assert len(gate.begun) == ADMIN_CHANGES_PER_REQUEST_MAX
     assert changes.going_on() == []
 
 
