@@ -27,6 +27,7 @@ INITIALIZATIONS_IN_FLIGHT_MAX: Final = 16
 
 NO_EPOCH: Final = -1
 
+K = TypeVar("K")
 T = TypeVar("T")
 Found = KnownTopic | ErrorCode
 
@@ -41,44 +42,26 @@ async def in_turns(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
 
 async def find_topics(services: KafkaServices, names: Iterable[str]) -> dict[str, Found]:
     """Each topic, or the code that its partitions are answered with; without waiting if all are fresh."""
-    topics: dict[str, Found] = {}
-    missing: list[str] = []
-    for name in names:
-        known = services.topics.fresh(name)
-        if known is None:
-            missing.append(name)
-        else:
-            topics[name] = known
-    if missing:
-        for name, answer in (await services.topics.find(missing)).items():
-            topics[name] = _found(answer, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return topics
+    return _found(await services.topics.find(names), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-async def find_topics_by_id(services: KafkaServices, ids: Iterable[bytes]) -> dict[bytes, Found]:
-    topics: dict[bytes, Found] = {}
-    missing: list[bytes] = []
-    for topic_id in ids:
-        known = services.topics.fresh_by_id(topic_id)
-        if known is None:
-            missing.append(topic_id)
-        else:
-            topics[topic_id] = known
-    if missing:
-        try:
-            found = await services.topics.find_by_id(missing)
-        except LlogError as error:  # of listing all topics
-            return topics | dict.fromkeys(missing, code_of(error))
-        for topic_id, answer in found.items():
-            topics[topic_id] = _found(answer, ErrorCode.UNKNOWN_TOPIC_ID)
-    return topics
+async def find_topics_by_id(services: KafkaServices, ids: Sequence[bytes]) -> dict[bytes, Found]:
+    try:
+        return _found(await services.topics.find_by_id(ids), ErrorCode.UNKNOWN_TOPIC_ID)
+    except LlogError as error:  # of listing all topics
+        fresh = {topic_id: services.topics.fresh_by_id(topic_id) for topic_id in ids}
+        return {topic_id: topic or code_of(error) for topic_id, topic in fresh.items()}
 
 
-def _found(answer: KnownTopic | LlogError, unknown: ErrorCode) -> Found:
-    if isinstance(answer, KnownTopic):
-        return answer
-    # No topic has an invalid name.
-    return unknown if isinstance(answer, TopicNotFound | InvalidArgument) else code_of(answer)
+def _found(answers: dict[K, KnownTopic | LlogError], unknown: ErrorCode) -> dict[K, Found]:
+    found: dict[K, Found] = {}
+    for key, answer in answers.items():
+        if isinstance(answer, KnownTopic):
+            found[key] = answer
+        else:  # no topic has an invalid name
+            is_unknown = isinstance(answer, TopicNotFound | InvalidArgument)
+            found[key] = unknown if is_unknown else code_of(answer)
+    return found
 
 
 def partition_error(topic: Found, partition: int, current_leader_epoch: int) -> ErrorCode:

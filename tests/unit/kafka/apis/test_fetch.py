@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import pytest
 
-from llog.errors import MetadataUnavailable
+from llog.errors import LlogError, MetadataUnavailable
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.record_batch import BatchRule, Codec, verify_crcs, walk
 from llog.kafka.apis.fetch import HANDLER
@@ -17,6 +18,7 @@ from llog.log.cleanup.retention import delete_records
 from llog.log.fence import fence, unfence
 from llog.log.keys import Log
 from llog.log.topics.delete import delete_topic
+from llog.log.topics.known_topics import KnownTopic
 from llog.pipeline.compact.once import compact_once
 from tests.unit.kafka.apis.fetching import LONG_POLL_MS, ORDERS, batch, data_of, group, reader, rows
 
@@ -253,7 +255,7 @@ async def test_a_topic_that_was_created_again_has_another_id() -> None:
         assert rows(answer) == [(1, b"new")]
 
 
-async def test_records_of_a_later_incarnation_are_not_returned_for_the_old_id() -> None:
+async def test_records_of_a_later_incarnation_are_not_returned_for_the_old_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """The node still takes the old id for the topic: another node created it again a moment ago."""
     async with reader() as broker:
         await broker.append(group(ORDERS, batch(b"old")))
@@ -261,7 +263,11 @@ async def test_records_of_a_later_incarnation_are_not_returned_for_the_old_id() 
         await delete_topic(broker.context, "orders")
         await broker.create("orders", first_offset=1)
         await broker.append(group(ORDERS, batch(b"new")))
-        broker.services.topics.fresh_by_id = lambda _: known  # type: ignore[method-assign, assignment, return-value]
+
+        async def stale(ids: Iterable[bytes]) -> dict[bytes, KnownTopic | LlogError]:
+            return dict.fromkeys(ids, known)
+
+        monkeypatch.setattr(broker.services.topics, "find_by_id", stale)
         [answer] = await broker.fetch((ORDERS, 1))
         assert (answer.error_code, answer.records) == (ErrorCode.UNKNOWN_TOPIC_ID, b"")
 
