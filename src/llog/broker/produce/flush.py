@@ -40,14 +40,14 @@ from llog.settings.urls import LOCAL_SCHEMES
 
 # How long an idle broker gathers records before it flushes, so that simultaneous calls share a blob.
 BATCH_GATHER_MS: Final = 1
-# Processor time of a flush: of any, of each log, of each group of a call with its request.
-BATCH_FLUSH_COST_MS: Final = 0.5
-BATCH_LOG_COST_MS: Final = 0.06
+# Processor time of a flush: of any, of each log, of each group of a call with its request (docs/performance.md).
+BATCH_FLUSH_COST_MS: Final = 0.4
+BATCH_LOG_COST_MS: Final = 0.2
 BATCH_GROUP_COST_MS: Final = 0.03
 # Part of a core that small flushes may take on a local store …
-BATCH_CORE_FRACTION: Final = 0.25
+BATCH_CORE_FRACTION: Final = 0.2
 # … as long as the pause between their starts is not longer than this.
-BATCH_PAUSE_MS_MAX: Final = 10
+BATCH_PAUSE_MS_MAX: Final = 20
 # From this size on, the bytes of a flush cost more than the flush itself.
 BATCH_SMALL_BYTES_MAX: Final = 512 * KIB
 # Cost target where a put costs money. Four puts a second are about 50 dollars a month at 0.005 dollars per thousand.

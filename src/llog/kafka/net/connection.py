@@ -21,11 +21,13 @@ from msgspec import Struct
 
 from llog.errors import FormatError, InvalidField, RequestOverload, UnsupportedFormat
 from llog.kafka.apis.handler import Answer, Client
+from llog.kafka.codec import Buffer
 from llog.kafka.net.answers import AnswerQueue
 from llog.kafka.net.arrival import Arrival
 from llog.kafka.net.context import ConnectionContext
 from llog.kafka.net.frames import Frame, FrameReader
 from llog.kafka.net.slot import Slot
+from llog.limits import KIB
 from llog.listener.connection import SEND_TIMEOUT_MS, Connection, ConnectionSet, address
 
 IN_FLIGHT_MAX: Final = 64
@@ -34,6 +36,8 @@ FEW_IN_FLIGHT: Final = 8
 """With more, little is read ahead: frames that cannot be handled yet would wait in memory that is not counted."""
 FRAMES_PER_TURN: Final = 64
 """Frames of one connection that are handled in one turn of the loop; then other connections have theirs."""
+SEND_TOGETHER_BYTES_MAX: Final = 64 * KIB
+"""Answers that are ready at the same time leave in one write, up to this size: each write wakes the client."""
 IDLE_MS_MAX: Final = 600_000
 """Kafka's default, `connections.max.idle.ms`."""
 
@@ -51,7 +55,7 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
         self._slots: deque[Slot] = deque()
         self._untaken_bytes = 0
         """What answers hold that were written and that the client has not taken."""
-        self._serve_scheduled = False
+        self._serve_scheduled = self._leave_scheduled = False
         self._ending = False
         """No further frame is handled; the connection closes behind the last answer."""
         self._mute = False
@@ -202,10 +206,15 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
             self._slots.remove(slot)
             self._drop(slot)
         elif self._slots[0] is slot:
-            self._leave_slots()
+            if len(self._slots) == 1:
+                self._leave_slots()
+            elif not self._leave_scheduled:  # one flush answers many requests
+                self._leave_scheduled = True
+                self.loop.call_soon(self._leave_slots)
 
     def _leave_slots(self) -> None:
         """Write the answers that are ready and have no slot before them."""
+        self._leave_scheduled = False
         slots, answers = self._slots, self._answers
         while self.is_writable and not self._mute:
             if self.transport.is_closing():
@@ -214,14 +223,10 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
                 answers.write_piece()
             elif not slots or not slots[0].is_done:
                 break
-            elif (buffers := slots[0].buffers) is None:
+            elif slots[0].buffers is None:
                 self._silence()
             else:
-                slot = slots.popleft()
-                self._context.log.finished(slot, self._peer)
-                self._untaken_bytes += slot.answer.held_bytes
-                if buffers:
-                    answers.add(buffers, slot.answer_bytes)
+                self._send_ready()
         if self.is_writable and not answers:
             self._give_taken()
         if self._ending:
@@ -230,6 +235,17 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
             self._serve_soon()
         elif not slots and self._arrival.share is None:
             self.expect_within(IDLE_MS_MAX)
+
+    def _send_ready(self) -> None:
+        slots, buffers, byte_length = self._slots, list[Buffer](), 0
+        while slots and slots[0].is_done and slots[0].buffers is not None and byte_length < SEND_TOGETHER_BYTES_MAX:
+            slot = slots.popleft()
+            self._context.log.finished(slot, self._peer)
+            self._untaken_bytes += slot.answer.held_bytes
+            buffers += slot.buffers or ()
+            byte_length += slot.answer_bytes
+        if buffers:
+            self._answers.add(buffers, byte_length)
 
     def _give_taken(self) -> None:
         if self._untaken_bytes:

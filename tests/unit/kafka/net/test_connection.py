@@ -18,6 +18,7 @@ from llog.kafka.codec.messages.fetch import FetchResponse
 from llog.kafka.codec.messages.metadata import MetadataRequest, MetadataResponse
 from llog.kafka.codec.messages.produce import ProduceResponse
 from llog.kafka.net import connection as connection_module
+from llog.kafka.net.answers import AnswerQueue
 from llog.kafka.net.connection import IN_FLIGHT_MAX
 from tests.kafka_client import ConnectionEnded, frame_of, read_frame
 from tests.patience import PATIENCE_SECONDS, until
@@ -31,6 +32,24 @@ from tests.unit.kafka.net.doubles import (
     produce_of,
 )
 from tests.unit.kafka.serving import serve
+
+
+@pytest.mark.parametrize(("name_bytes", "writes"), [(10, 1), (40_000, 4)])
+async def test_answers_that_are_ready_at_once_leave_together(
+    name_bytes: int, writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, written = Held(MetadataResponse), list[int]()
+    add = AnswerQueue.add
+    monkeypatch.setattr(
+        AnswerQueue, "add", lambda queue, buffers, size: (written.append(size), add(queue, buffers, size))[1]
+    )
+    async with serve(handlers=handlers(metadata=held.handle)) as kafka, kafka.client() as client:
+        answers = [client.send(MetadataRequest(), METADATA_VERSION) for _ in range(8)]
+        await until(lambda: len(held.calls) == 8, "all handlers have started")
+        for number in range(8):
+            held.answer(number, cluster_id=str(number) * name_bytes)
+        assert [(await answer).cluster_id for answer in answers] == [str(number) * name_bytes for number in range(8)]
+    assert len(written) == writes, "a write takes answers until it has 64 KiB"
 
 
 async def test_a_client_learns_the_versions_of_every_api() -> None:
