@@ -13,6 +13,7 @@ import pytest
 
 from llog.errors import InvalidArgument
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.codec import Buffer
 from llog.kafka.codec.messages.api_versions import ApiVersionsRequest
 from llog.kafka.codec.messages.fetch import FetchResponse
 from llog.kafka.codec.messages.metadata import MetadataRequest, MetadataResponse
@@ -40,9 +41,12 @@ async def test_answers_that_are_ready_at_once_leave_together(
 ) -> None:
     held, written = Held(MetadataResponse), list[int]()
     add = AnswerQueue.add
-    monkeypatch.setattr(
-        AnswerQueue, "add", lambda queue, buffers, size: (written.append(size), add(queue, buffers, size))[1]
-    )
+
+    def counted(queue: AnswerQueue, buffers: list[Buffer], byte_length: int) -> None:
+        written.append(byte_length)
+        add(queue, buffers, byte_length)
+
+    monkeypatch.setattr(AnswerQueue, "add", counted)
     async with serve(handlers=handlers(metadata=held.handle)) as kafka, kafka.client() as client:
         answers = [client.send(MetadataRequest(), METADATA_VERSION) for _ in range(8)]
         await until(lambda: len(held.calls) == 8, "all handlers have started")
