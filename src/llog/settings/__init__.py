@@ -190,8 +190,8 @@ class Settings:
     batch_max_delay_ms: int = setting(
         LOG, kinds.duration(0, 60 * _SECOND_MS),
         "A broker flushes when the oldest buffered record has waited this long.",
-        derive=derive.by_place("wal_url", local=15, remote=500),
-        default_doc="`500ms`, or `15ms` if `LLOG_WAL_URL` is local (a put costs no money there)",
+        derive=derive.by_place("wal_url", local=13, remote=500),
+        default_doc="`500ms`, or `13ms` if `LLOG_WAL_URL` is local (a put costs no money there)",
     )
     batch_max_buffer_bytes: int = setting(
         LOG, kinds.size(MIB, 1024 * GIB),
@@ -231,7 +231,7 @@ class Settings:
     tail_refresh_ms: int = setting(
         TAIL, kinds.duration(10, 60 * _SECOND_MS),
         "How often a broker checks a log that readers wait on for records that other brokers appended.",
-        derive=derive.by_place("metadata_url", local=100, remote=500),
+        derive=derive.by_place("metadata_url", local=13, remote=500),
         default_doc="`500ms`, or `100ms` if `LLOG_METADATA_URL` is local",
     )
 

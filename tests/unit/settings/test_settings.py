@@ -258,11 +258,11 @@ def test_an_argument_beats_the_other_name_in_the_environment() -> None:
 
 def test_defaults_that_depend_on_a_store_follow_it_and_say_so() -> None:
     local, s3 = make(), make(LLOG_OBJECTS_URL="s3://bucket", LLOG_METADATA_URL="postgresql://h/db")
-    assert (local.batch_max_delay_ms, s3.batch_max_delay_ms) == (15, 500)
+    assert (local.batch_max_delay_ms, s3.batch_max_delay_ms) == (13, 500)
     assert (local.tail_refresh_ms, s3.tail_refresh_ms) == (100, 500)
     assert s3.source_of("batch_max_delay_ms") == "derived from LLOG_WAL_URL"
     tiers = make(LLOG_OBJECTS_URL="s3://bucket", LLOG_WAL_URL="file:///fast")
-    assert (tiers.batch_max_delay_ms, tiers.wal_url) == (15, "file:///fast")
+    assert (tiers.batch_max_delay_ms, tiers.wal_url) == (13, "file:///fast")
     assert make(LLOG_OBJECTS_URL="s3://bucket", LLOG_BATCH_MAX_DELAY_MS="20").batch_max_delay_ms == 20
     assert make(LLOG_REQUEST_TIMEOUT_MS="3s").compactor_min_age_ms == 6_000
     for grace, interval_ms in (("1h", 900_000), ("20m", 300_000), ("10s", 60_000), ("30d", 900_000)):
