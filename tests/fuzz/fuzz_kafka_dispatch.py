@@ -11,7 +11,6 @@ import inspect
 import random
 from typing import Any
 
-import uvloop
 from msgspec import Struct
 
 from llog.errors import RequestRefused
@@ -23,7 +22,7 @@ from llog.kafka.codec import apis, decode, encode_bytes, request_header_version
 from llog.kafka.codec.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from llog.kafka.codec.messages.headers import RequestHeader
 from llog.kafka.codec.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from llog.kafka.dispatch import Dispatcher
+from llog.kafka.dispatch import Dispatcher, Request
 from llog.kafka.services import KafkaServices
 from tests.fuzz.fuzz_kafka import SEEDS as RANDOM_SEEDS
 from tests.unit.kafka.serving import ServedKafka, serve
@@ -41,7 +40,7 @@ SECONDS_MAX = 60
 
 class Session:
     def __init__(self) -> None:
-        self.loop = uvloop.new_event_loop()
+        self.loop = asyncio.new_event_loop()  # uvloop's takes longer to start and stop than a request
         self.inputs = 0
         self._serving = serve(batch_max_delay_ms=0, topic_partitions_max=16)
         self.kafka: ServedKafka = self.loop.run_until_complete(self._serving.__aenter__())
@@ -51,17 +50,20 @@ class Session:
         self.topic_id = self.loop.run_until_complete(self._topic_id())
 
     async def _topic_id(self) -> bytes:
-        answer = await self.answer(frame_of(CreateTopicsRequest([CreatableTopic(TOPIC, 4, 1)], 10_000), 7))
+        request = self.read(frame_of(CreateTopicsRequest([CreatableTopic(TOPIC, 4, 1)], 10_000), 7))
+        answer = await self.answer(request)
         assert [topic.error_code for topic in answer.topics] == [0]
         return bytes(answer.topics[0].topic_id)
 
     def take(self, data: bytes) -> None:
         self.inputs += 1
-        frame = bytearray(data.replace(ID, self.topic_id))
-        self.loop.run_until_complete(self.answer(frame))
+        request = self.read(bytearray(data.replace(ID, self.topic_id)))
+        self.loop.run_until_complete(self.answer(request))
 
-    async def answer(self, frame: bytearray) -> Any:
-        request = self.dispatcher.read(frame, self.client, lambda: None, lambda _: True)
+    def read(self, frame: bytearray) -> Request:
+        return self.dispatcher.read(frame, self.client, lambda: None, lambda _: True)
+
+    async def answer(self, request: Request) -> Any:
         try:
             message = request.handle(request.call)
             if inspect.isawaitable(message):
