@@ -114,7 +114,7 @@ def test_metrics_show_the_broker_its_role_and_its_batch_settings(broker: Running
     assert (answer["host"], answer["port"]) == (health["host"], str(health["port"]))
     assert answer["started_at_seconds"] == pytest.approx(health["started_at_ms"] / 1_000)
     assert answer["batch"] == {
-        "max_bytes": 8_388_608, "max_delay_seconds": 0.01, "max_buffer_bytes": 536_870_912,
+        "max_bytes": 8_388_608, "max_delay_seconds": 0.013, "max_buffer_bytes": 536_870_912,
     }  # fmt: skip
 
 

@@ -231,7 +231,7 @@ class Settings:
     tail_refresh_ms: int = setting(
         TAIL, kinds.duration(10, 60 * _SECOND_MS),
         "How often a broker checks a log that readers wait on for records that other brokers appended.",
-        derive=derive.by_place("metadata_url", local=13, remote=500),
+        derive=derive.by_place("metadata_url", local=100, remote=500),
         default_doc="`500ms`, or `100ms` if `LLOG_METADATA_URL` is local",
     )
 
