@@ -134,7 +134,8 @@ def _hang_up() -> None:
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     context = SparkContext._active_spark_context
     if context is not None and context._accumulatorServer is not None:
-        context._accumulatorServer.shutdown()
+        with suppress(FileNotFoundError):  # a JVM that ends at the same signal removes the socket too
+            context._accumulatorServer.shutdown()
 
 
 def forget_dead_jvm() -> None:
