@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := oxia,postgres,spark,export,dev
+EXTRAS := oxia,postgres,spark,export,loadtest,dev
 # Tests wait much of their time: three workers keep the two cores of a small machine busy.
 JOBS ?= 3
 

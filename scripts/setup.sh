@@ -2,7 +2,7 @@
 # Creates the virtual environment, installs the package with the exact versions of constraints.txt, and compiles the
 # kernels so that the first start is fast. The Makefile runs it when pyproject.toml or constraints.txt has changed.
 set -euo pipefail
-python=${PYTHON:-python3} venv=${VENV:-.venv} extras=${EXTRAS:-oxia,postgres,spark,export,dev}
+python=${PYTHON:-python3} venv=${VENV:-.venv} extras=${EXTRAS:-oxia,postgres,spark,export,loadtest,dev}
 
 if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
   echo "setup: Python 3.11 or newer is needed; $python is $("$python" --version 2>&1 || echo not installed)." >&2

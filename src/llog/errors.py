@@ -37,6 +37,9 @@ an `UncertainOutcome`: the caller must read before it tries again, and must not 
     │   ├── RequestForbidden           its token does not allow this
     │   └── RequestOverload            the server is full; try again later
     ├── UncertainOutcome           (mixin) the operation may have happened
+    ├── LoadTestError              a load test cannot begin or go on
+    │   ├── ScenarioInvalid            a scenario has an invalid field; names it
+    │   └── RunNotFound                there is no such run, or its files are damaged
     ├── SparkError                 a Spark operation failed
     │   ├── SparkNotInstalled          pyspark is not installed, or too old
     │   ├── JavaUnusable               no usable Java was found; lists the places searched
@@ -663,6 +666,26 @@ class ReplayDiverged(SimulationError):
     def __init__(self, position: int, choice: int, options: int) -> None:
         self.position, self.choice, self.options = position, choice, options
         super().__init__(f"choice {position} of the recording is {choice}, but this run offers {options} options there")
+
+
+class LoadTestError(LlogError):
+    """A load test cannot begin or go on."""
+
+
+class ScenarioInvalid(LoadTestError, InvalidArgument):
+    """A scenario has an invalid field, or a file is none."""
+
+    def __init__(self, source: str, field: str, reason: str) -> None:
+        super().__init__(f"{source}: {field}" if field else source, reason)
+        self.source, self.field = source, field
+
+
+class RunNotFound(LoadTestError):
+    """There is no such run of a load test, or its files are damaged."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"{place}: {reason}")
+        self.place, self.reason = place, reason
 
 
 class SparkError(LlogError):

@@ -25,7 +25,7 @@ MEANINGS: Final = {
     USAGE: "wrong arguments or settings",
     UNAVAILABLE: "a store, a log or Spark is unreachable, too slow or busy; nothing was changed, a retry may succeed",
     REFUSED: "a store denies access, belongs to another cluster or is misconfigured; a retry does not help",
-    NOT_FOUND: "the topic, log or key does not exist",
+    NOT_FOUND: "the topic, log, key or run does not exist",
     UNCERTAIN: "no answer arrived, and the change may have happened; check before you retry",
     INTERRUPTED: "interrupted by Ctrl-C",
 }
@@ -46,6 +46,7 @@ _TABLE: Final[tuple[tuple[type[errors.LlogError], int], ...]] = (
     (errors.TopicNotFound, NOT_FOUND),
     (errors.PartitionNotInitialized, NOT_FOUND),
     (errors.PartitionOutOfRange, NOT_FOUND),
+    (errors.RunNotFound, NOT_FOUND),
     (errors.UncertainOutcome, UNCERTAIN),
     (errors.SparkSessionFailed, UNAVAILABLE),
 )
