@@ -80,8 +80,11 @@ class BatchingMetrics(Protocol):
         """One flush ended. `reason`: size, delay, idle (nothing was being uploaded), pressure, call or close.
         `groups` are its logs; `queue_wait_ms` is how long its oldest record was buffered."""
 
-    def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
-        """The groups of one call that were appended, and the number of failures by error class."""
+    def observe_appends(
+        self, groups: int, records: int, byte_length: int, failures: Mapping[str, int], payload_bytes: int = 0
+    ) -> None:
+        """The groups of one call that were appended, with the bytes of their records' values, and the number of
+        failures by error class."""
 
     def set_buffered(self, byte_length: int, requests: int) -> None:
         """Bytes and calls that are accepted and not yet answered."""
@@ -222,7 +225,9 @@ class BatchingProducer:
         self._pool.give(call.byte_length)
         self._metrics.set_buffered(self._byte_length, len(self._calls))
         tally = call.tally
-        self._metrics.observe_appends(tally.groups, tally.records, tally.byte_length, tally.failures)
+        self._metrics.observe_appends(
+            tally.groups, tally.records, tally.byte_length, tally.failures, tally.payload_bytes
+        )
         for drain in self._drains:
             drain.answered(call)
 
