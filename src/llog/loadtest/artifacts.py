@@ -77,6 +77,8 @@ class StackRecord(msgspec.Struct, frozen=True):
     ports: Mapping[str, int] = {}
     reason: str = ""
     """Why it failed."""
+    orchestrator_started_s: float = 0.0
+    """The start time of the orchestrator, as in `ProcessPlace`."""
 
 
 # -- the load ----------------------------------------------------------------------------------------------------------
@@ -198,6 +200,15 @@ class RemapEvent(msgspec.Struct, frozen=True):
     from_broker: int
     to_broker: int
     reason: str
+
+
+class StepEvent(msgspec.Struct, frozen=True):
+    """A line of `steps.jsonl`: what the orchestrator begins to do."""
+
+    at_s: float
+    step: str
+    """`mkdir`, `servers`, `brokers`, `precreate`, `warm_up`, `measured`, `drain`, `summary`, `report`, `teardown`."""
+    detail: str = ""
 
 
 class FaultEvent(msgspec.Struct, frozen=True):
