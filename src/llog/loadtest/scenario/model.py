@@ -119,6 +119,10 @@ class Search(_Part, frozen=True):
     step_s: Annotated[float, Meta(ge=2, le=3_600)] = 15.0
     produce_p99_ms_max: Milliseconds = 1_000.0
 
+    def __post_init__(self) -> None:
+        if self.start_mb_per_s > self.highest_mb_per_s:
+            raise ValueError("start_mb_per_s must be at most highest_mb_per_s")
+
 
 class Load(_Part, frozen=True):
     protocol: Literal["http", "kafka"] = "http"
@@ -223,6 +227,8 @@ class Scenario(_Part, frozen=True):
                 raise ValueError(
                     f"faults[{number}].broker is {fault.broker}, of {self.stack.brokers} brokers from 0 on"
                 )
+            if fault.at_s >= self.load.duration_s and self.load.search is None:
+                raise ValueError(f"faults[{number}].at_s must be less than load.duration_s")
             if fault.kind.endswith("_objects") and self.stack.objects not in ("minio", "versitygw"):
                 raise ValueError(f"faults[{number}] needs an S3 server that the load test starts (minio, versitygw)")
 
