@@ -235,6 +235,8 @@ class ProcessSample(msgspec.Struct, frozen=True):
     descriptors: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
+    started_s: float = 0.0
+    """When this life of the process began, as in `ProcessPlace`."""
 
 
 class PageSample(msgspec.Struct, frozen=True):
@@ -308,6 +310,9 @@ class MoneyRates(msgspec.Struct, frozen=True):
     per_gb: float = 0.0
     kafka_cross_zone_per_hour: float = 0.0
     """The same load on Kafka replicated across three zones: transfer between zones."""
+    kafka_inputs: Mapping[str, float] = {}
+    """Of that figure: `produce_mb_per_s`, `consume_mb_per_s`, `zones`, `replication_factor`, `cross_zone_per_gib`, and
+    how often a byte crosses a border: `producer_crossings`, `replica_crossings`, `consumer_crossings`."""
 
 
 class Summary(msgspec.Struct, frozen=True):
