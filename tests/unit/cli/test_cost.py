@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -146,3 +148,21 @@ def test_a_refused_token_names_its_variable_and_never_shows_it(metrics_url: str)
     assert refused.exit_code == 2
     assert "LLOG_HTTP_READ_TOKEN" in refused.output
     assert "wrong-token" not in refused.output
+
+
+COST_PAGE = (Path(__file__).parents[3] / "docs" / "cost.md").read_text()
+
+
+@pytest.mark.parametrize("line", re.findall(r"^llog cost .*$", COST_PAGE, re.MULTILINE))
+def test_the_examples_of_the_cost_page_run(line: str) -> None:
+    done = run(*shlex.split(line)[2:])
+    assert done.exit_code == 0, done.output
+
+
+def test_the_worked_example_of_the_cost_page_gives_its_table() -> None:
+    [line] = re.findall(r"^llog cost --brokers 10 .*$", COST_PAGE, re.MULTILINE)
+    found = {figure["name"]: figure["value"] for figure in document(*shlex.split(line)[2:])["figures"]}
+    for when in ("before", "after"):
+        [(objects, keys)] = re.findall(rf"^\| {when} compaction \| (\S+) \| (\S+) \|$", COST_PAGE, re.MULTILINE)
+        assert found[f"objects {when} compaction"] == pytest.approx(int(objects.replace(",", "")))
+        assert found[f"index keys {when} compaction"] == pytest.approx(int(keys.replace(",", "")))
