@@ -70,3 +70,11 @@ class ConsumerResult(msgspec.Struct, frozen=True):
     payload_bytes_received: int
     partitions_unfinished: int = 0
     """Whose end was not reached in time."""
+    unfinished: tuple[str, ...] = ()
+    """Some of them, as `topic:partition`."""
+    records_foreign: int = 0
+    """Of other runs, or without a stamp."""
+    records_misplaced: int = 0
+    """Of this run, in a partition that their stamp does not name; they count as missing in their own."""
+    offset_gaps: int = 0
+    """Offsets that were passed and hold no record."""
