@@ -12,10 +12,11 @@ from typing import Any, Final
 import msgspec
 
 from llog.errors import ScenarioInvalid
-from llog.limits import MIB
+from llog.limits import KIB
 from llog.loadtest.scenario.model import Scenario
 
-FILE_BYTES_MAX: Final = MIB
+FILE_BYTES_MAX: Final = 64 * KIB
+DEPTH_MAX: Final = 16
 INTEGER_MAX: Final = 2**63 - 1
 _SUFFIXES: Final = (".yaml", ".yml")
 
@@ -87,8 +88,12 @@ def _yaml(text: str, source: str) -> Any:
     import yaml
 
     try:
-        # Aliases would allow a small file to describe a huge value.
+        # Aliases let a small file describe a huge value, and the parser's time grows with the square of the depth.
+        depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEPTH_MAX:
+                raise ScenarioInvalid(source, "", f"values are nested deeper than {DEPTH_MAX}")
             if isinstance(event, yaml.AliasEvent):
                 raise ScenarioInvalid(source, "", f"aliases are not supported: *{event.anchor}")
         _check_names(yaml.compose(text, Loader=yaml.SafeLoader), source)
