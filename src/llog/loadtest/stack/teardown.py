@@ -2,7 +2,8 @@
 
 It relies on nothing that a killed run may have left undone: `stack.json` may be missing, half, or older than the last
 process. Generators end first, then brokers and compactors while their stores still answer, then everything else. The
-search is repeated until it twice finds nothing: a process that was just being started shows its mark a moment later.
+search is repeated until it finds nothing several times: the kernel shows the environment of a new process, and so its
+mark, only a moment after the process has begun.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ GRACE_S: Final = (
 )
 """Seconds between SIGTERM and SIGKILL, by kind, in the order of the end."""
 ROUNDS_MAX: Final = 20
-QUIET_ROUNDS: Final = 2
+QUIET_ROUNDS: Final = 3
 QUIET_S: Final = 0.1
 DATA_ATTEMPTS_MAX: Final = 50
 
