@@ -267,6 +267,11 @@ def _process_samples(shape: RunShape, step: int) -> tuple[ProcessSample, ...]:
 
 def metrics_samples_of(shape: RunShape) -> list[MetricsSample]:
     """One before the load, one after each interval, and the final one."""
+    return msgspec.json.decode(_encoded_samples(shape), type=list[MetricsSample])
+
+
+@cache
+def _encoded_samples(shape: RunShape) -> bytes:
     names = [f"broker-{number}" for number in range(shape.brokers)]
     living = {name: SyntheticProcess(name, BEGAN_S - 10) for name in (*names, "compactor-0")}
     samples = [_sample(shape, 0, living, shape.phase(0))]
@@ -281,7 +286,7 @@ def metrics_samples_of(shape: RunShape) -> list[MetricsSample]:
         phase = "after" if last else shape.phase(interval + 1)
         samples.append(_sample(shape, interval + 1, living, phase))
     samples.append(replace(samples[-1], at_s=samples[-1].at_s + 1, final=True))
-    return samples
+    return msgspec.json.encode(samples)
 
 
 def _sample(shape: RunShape, step: int, living: dict[str, SyntheticProcess], phase: str) -> MetricsSample:
