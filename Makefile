@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" EXTRAS="$(EXTRAS)" scripts/setup.sh
 	@touch $@
 
-servers: ## build the real servers the tests use (Oxia, versitygw, MinIO; PostgreSQL, Prometheus, Apache Kafka) into a cache, once
+servers: ## build the real servers the tests use (Oxia, versitygw, MinIO; PostgreSQL, Prometheus, Chromium, Apache Kafka) into a cache, once
 	@servers/build.sh
 
 run: setup ## start the embedded stack: broker on Kafka 9092 and HTTP 8080, compactor, Spark in the background; prints what to try
