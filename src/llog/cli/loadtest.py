@@ -143,7 +143,7 @@ def down(run: Run = None, results: Results = None, as_json: AsJson = False) -> N
 def report(run: Run = None, results: Results = None, as_json: AsJson = False) -> None:
     """Write the summary, if there is none, and the HTML report of a run, complete or not."""
     with _installed():
-        from llog.loadtest.collect import summarise
+        from llog.loadtest.collect.summarise import summarise
         from llog.loadtest.report import write_report
 
         found = _find(run, results)

@@ -26,6 +26,7 @@ def create_run(source: str, changes: Sequence[str], results: Path, progress: Pro
     scenario = read_scenario(source, changes)
     run = RunDirectory.create(results, scenario.name)
     run.write("resolved-config.json", ResolvedConfig(run.run_id, source, tuple(changes), scenario))
+    (run.path / "remap-events.jsonl").touch()  # also where no client has to go elsewhere
     stack = StackFile.create(run, scenario.name)
     progress.run = run
     progress.step("mkdir", f"run {run.run_id}: {scenario.description or scenario.name}")

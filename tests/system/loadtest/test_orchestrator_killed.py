@@ -19,13 +19,14 @@ import pytest
 from typer.testing import CliRunner
 
 from llog.cli.app import app
+from llog.cli.exits import INTERRUPTED
 from llog.errors import RunNotFound
 from llog.loadtest.artifacts import StepEvent
 from llog.loadtest.progress import STEPS
 from llog.loadtest.run_directory import RunDirectory
 from llog.loadtest.stack.processes import find_marked
 from tests.conftest import SEED
-from tests.patience import wait_until
+from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.system.broker_process import environment
 
 POINTS: Final = (
@@ -41,9 +42,8 @@ producers: {clients: 1, records_per_request: 4}
 consumers: {clients: 1, drain_s: 5}
 collect: {interval_s: 0.5}
 """
-CHOSEN: Final = (
-    POINTS if os.environ.get("LLOG_SOAK") == "1" else sorted(random.Random(SEED).sample(POINTS, 2), key=POINTS.index)
-)
+SOAK: Final = os.environ.get("LLOG_SOAK") == "1"
+CHOSEN: Final = POINTS if SOAK else sorted(random.Random(SEED).sample(POINTS, 2), key=POINTS.index)
 
 
 def started(results: Path) -> subprocess.Popen[bytes]:
@@ -95,3 +95,27 @@ def test_nothing_is_left_of_a_run_whose_orchestrator_was_killed(tmp_path: Path, 
     assert Path(llog("report", str(run.path))["report"]).stat().st_size > 0
     assert [row["state"] for row in llog("list", "--results", str(tmp_path))["runs"]] == ["down"]
     assert llog("down", str(run.path))["ended"] == []
+
+
+@pytest.mark.skipif(not SOAK, reason="LLOG_SOAK=1 runs it")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("point", ["servers", "measured", "summary"])
+def test_a_signal_ends_a_run_in_order(tmp_path: Path, point: str, number: signal.Signals) -> None:
+    orchestrator = started(tmp_path)
+    try:
+        run = wait_until(
+            lambda: reached(tmp_path, point) or orchestrator.poll() is not None, point, pause_seconds=0.002
+        )
+        orchestrator.send_signal(number)
+        code = orchestrator.wait(PATIENCE_SECONDS)
+    finally:
+        orchestrator.kill()
+        orchestrator.wait()
+    assert code == INTERRUPTED, (tmp_path / "log-orchestrator").read_text()
+    assert [process.cmdline() for process in find_marked(run)] == []
+    assert llog("status", str(run.path))["state"] == "down"
+    if point == "measured":
+        summary = run.summary()
+        assert summary is not None
+        assert not summary.complete
+        assert [sample.final for sample in run.metrics_samples()][-1]
