@@ -109,6 +109,8 @@ class ClientSample(msgspec.Struct, frozen=True):
     """Answered."""
     failed: Mapping[str, int] = {}
     """Requests without success, by error."""
+    retried: Mapping[str, int] = {}
+    """Requests that were sent again, by the reason; they may have succeeded then."""
     records: int = 0
     """Acknowledged, or received."""
     payload_bytes: int = 0
@@ -187,6 +189,12 @@ class ClientSummary(msgspec.Struct, frozen=True):
     search: tuple[SearchStep, ...] = ()
     uncertain_records: int = 0
     """Sent without an answer that says what became of them."""
+    retried: Mapping[str, int] = {}
+    """Requests that were sent again, by the reason. Of the whole run, warm-up included."""
+    partitions_unfinished: int = 0
+    """Whose end no consumer reached in time: what lies there was not verified."""
+    records_misplaced: int = 0
+    """Received in a partition that is not the one of their stamp."""
 
 
 class RemapEvent(msgspec.Struct, frozen=True):

@@ -19,11 +19,11 @@ def test_a_stamp_has_the_documented_layout() -> None:
 @pytest.mark.parametrize("sequence", [0, 9_998, 99_999_998, 999_999_999_997])
 def test_written_stamps_equal_stamps_made_one_by_one(sequence: int) -> None:
     body = np.full(500, ord("x"), np.uint8)
-    positions = np.array([3, 100, 300], np.int64)
-    write_stamps(body, stamp_places(positions), RUN, 12, 3, 45, sequence, DUE_US)
-    for number, position in enumerate(positions):
+    positions = np.array([3, 100, 300, 400], np.int64)
+    write_stamps(body, stamp_places(positions), RUN, 12, 3, np.array([45, 123_456]), sequence, DUE_US)
+    for position, (partition, number) in zip(positions, [(45, 0), (45, 1), (123_456, 0), (123_456, 1)], strict=True):
         written = body[position : position + STAMP_BYTES].tobytes()
-        assert written == stamp(RUN, 12, 3, 45, sequence + number, DUE_US)
+        assert written == stamp(RUN, 12, 3, partition, sequence + number, DUE_US)
     assert body[2] == body[65] == body[99] == ord("x")
 
 

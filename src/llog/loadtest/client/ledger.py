@@ -6,7 +6,7 @@ length is a few ranges.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,20 +82,8 @@ class ReceivedLedger:
 
     def receive(self, stamps: Stamps) -> None:
         """Records in the order in which a consumer received them."""
-        count = len(stamps.sequence)
-        if not count:
-            return
-        same = (
-            (stamps.producer[1:] == stamps.producer[:-1])
-            & (stamps.partition[1:] == stamps.partition[:-1])
-            & (stamps.topic[1:] == stamps.topic[:-1])
-            & (stamps.sequence[1:] == stamps.sequence[:-1] + 1)
-        )
-        begins = np.concatenate(([0], np.flatnonzero(~same) + 1))
-        lengths = np.diff(begins, append=count)
-        columns = (stamps.producer, stamps.topic, stamps.partition, stamps.sequence)
-        for *key, first, length in zip(*(column[begins].tolist() for column in columns), lengths.tolist(), strict=True):
-            self.receive_run((key[0], key[1], key[2]), first, length)
+        for key, first, count in runs(stamps):
+            self.receive_run(key, first, count)
 
     def receive_run(self, key: Key, first: int, count: int) -> None:
         """Records with successive sequences."""
@@ -144,6 +132,24 @@ class ReceivedLedger:
         ledger.reordered = _unpacked_counts("reordered", columns)
         ledger.ended = set(_unpacked_counts("ended", columns))
         return ledger
+
+
+def runs(stamps: Stamps) -> Iterator[tuple[Key, int, int]]:
+    """Key, first sequence and length of each run of successive sequences, in order."""
+    count = len(stamps.sequence)
+    if not count:
+        return
+    same = (
+        (stamps.producer[1:] == stamps.producer[:-1])
+        & (stamps.partition[1:] == stamps.partition[:-1])
+        & (stamps.topic[1:] == stamps.topic[:-1])
+        & (stamps.sequence[1:] == stamps.sequence[:-1] + 1)
+    )
+    begins = np.concatenate(([0], np.flatnonzero(~same) + 1))
+    lengths = np.diff(begins, append=count)
+    columns = (stamps.producer, stamps.topic, stamps.partition, stamps.sequence)
+    for *key, first, length in zip(*(column[begins].tolist() for column in columns), lengths.tolist(), strict=True):
+        yield (key[0], key[1], key[2]), first, length
 
 
 def compare(produced: ProducedLedger, received: ReceivedLedger, topics: Sequence[str]) -> dict[str, Loss]:

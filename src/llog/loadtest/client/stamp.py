@@ -20,11 +20,10 @@ Octets = npt.NDArray[np.uint8]
 PREFIX: Final = b"LLT1:"
 STAMP_BYTES: Final = 62
 END: Final = ord(";")
-SEQUENCE_AT: Final = 32
-DUE_AT: Final = 45
+DIGITS: Final = 12
 
 _RUN, _PRODUCER, _TOPIC = slice(5, 13), slice(14, 19), slice(20, 24)
-_PARTITION, _SEQUENCE, _DUE = slice(25, 31), slice(SEQUENCE_AT, SEQUENCE_AT + 12), slice(DUE_AT, DUE_AT + 16)
+_PARTITION, _SEQUENCE, _DUE = slice(25, 31), slice(32, 44), slice(45, 61)
 _OFFSETS: Final = np.arange(STAMP_BYTES, dtype=np.int64)
 _LAST: Final = STAMP_BYTES - 1
 _PREFIX: Final = np.frombuffer(PREFIX, np.uint8)
@@ -60,14 +59,23 @@ def stamp_places(value_positions: Longs) -> Longs:
 
 
 def write_stamps(
-    body: Octets, places: Longs, run: str, producer: int, topic: int, partition: int, sequence: int, due_us: int
+    body: Octets,
+    places: Longs,
+    run: str,
+    producer: int,
+    topic: int,
+    partitions: Longs,
+    sequence: int,
+    due_us: int,
 ) -> None:
-    """Stamp records of one partition with sequences from `sequence` on. `body` is a writable request."""
-    first = np.frombuffer(stamp(run, producer, topic, partition, sequence, due_us), np.uint8)
-    stamps = np.empty(places.shape, np.uint8)
-    stamps[:] = first
-    stamps[:, _SEQUENCE] = _digits(np.arange(sequence, sequence + len(places), dtype=np.int64))
-    body[places] = stamps
+    """Stamp the records of a prepared request, `body`, which is writable. Each partition has the same number of records
+    one behind another, with sequences from `sequence` on."""
+    groups, each = len(partitions), len(places) // len(partitions)
+    stamps = np.empty((groups, each, STAMP_BYTES), np.uint8)
+    stamps[:] = np.frombuffer(stamp(run, producer, topic, 0, 0, due_us), np.uint8)
+    stamps[:, :, _PARTITION] = digits(partitions)[:, None, -6:]
+    stamps[:, :, _SEQUENCE] = digits(np.arange(sequence, sequence + each, dtype=np.int64))
+    body[places] = stamps.reshape(-1, STAMP_BYTES)
 
 
 def parse_stamps(data: Any, run: str) -> Stamps:
@@ -90,19 +98,19 @@ def parse_stamps(data: Any, run: str) -> Stamps:
     )
 
 
-def _digits(numbers: Longs) -> Octets:
-    """Twelve ASCII digits for each."""
-    groups = np.empty((len(numbers), 3), np.uint32)
-    groups[:, 0] = _FOUR_DIGITS[numbers // 100_000_000]
-    groups[:, 1] = _FOUR_DIGITS[numbers // 10_000 % 10_000]
-    groups[:, 2] = _FOUR_DIGITS[numbers % 10_000]
-    return groups.view(np.uint8)
+def digits(numbers: Longs) -> Octets:
+    """DIGITS ASCII digits for each."""
+    packed = np.empty((len(numbers), DIGITS // 4), np.uint32)
+    packed[:, 0] = _FOUR_DIGITS[numbers // 100_000_000]
+    packed[:, 1] = _FOUR_DIGITS[numbers // 10_000 % 10_000]
+    packed[:, 2] = _FOUR_DIGITS[numbers % 10_000]
+    return packed.view(np.uint8)
 
 
-def _number(digits: Octets) -> Longs:
+def _number(texts: Octets) -> Longs:
     """The numbers that rows of ASCII digits stand for."""
-    number = np.zeros(len(digits), np.int64)
-    for column in range(digits.shape[1]):
+    number = np.zeros(len(texts), np.int64)
+    for column in range(texts.shape[1]):
         number *= 10
-        number += digits[:, column] - ord("0")
+        number += texts[:, column] - ord("0")
     return number
