@@ -1,27 +1,29 @@
-"""`python -m tests.system.loadtest.faulty_broker drop broker`: the command `llog`, whose broker damages one append.
+"""`python -m tests.system.loadtest.faulty_broker broker`: the command `llog`, whose broker damages one append to some
+topics.
 
-Faults: `drop` loses one record of a batch that it acknowledges, `duplicate` appends one record of a batch a second time,
-`reorder` swaps two neighbours in a batch, `none` does nothing. Which append is damaged does not depend on time: the
-first one of several records after `SOUND_APPENDS`.
+A topic `drop-…` loses one record of a batch that is acknowledged, `duplicate-…` has one record of a batch a second
+time, in `reorder-…` two neighbours of a batch are swapped. Other topics are sound. Which append to a topic is damaged
+does not depend on time: the first one of several records after `SOUND_APPENDS`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
-from llog.broker.produce.producer import Producer
+from llog.broker.produce.producer import BatchingProducer
 from llog.formats.records.decode import decode_records
 from llog.formats.records.encode import encode_columns
 from llog.formats.records.record_batch import Codec, walk
 from llog.log.append.append import EncodedGroup
 
-SOUND_APPENDS: Final = 5
+FAULTS: Final = ("drop", "duplicate", "reorder")
+SOUND_APPENDS: Final = 2
 RECORDS_MIN: Final = 4
 DAMAGED: Final = 1
 """The record that is lost, repeated, or swapped with the next one."""
@@ -63,33 +65,49 @@ def repeated(group: EncodedGroup) -> EncodedGroup:
     return EncodedGroup(group.log, 1, group.encoding, [batch], group.max_timestamp_ms)
 
 
-def plant(fault: str) -> None:
-    submit = Producer.submit
-    appends = 0
-    beside: list[asyncio.Future[Any]] = []
+class Faults:
+    """Wraps `BatchingProducer.submit`, through which all records of a broker go."""
 
-    def faulty(self: Producer, groups: Sequence[EncodedGroup]) -> Any:
-        nonlocal appends
-        if not groups or groups[0].msg_count < RECORDS_MIN:
-            return submit(self, groups)
-        appends += 1
-        if appends != SOUND_APPENDS + 1:
-            return submit(self, groups)
-        first, *others = groups
-        print(f"fault: {fault} in {first.log}", file=sys.stderr, flush=True)
-        if fault == "duplicate":
-            answer = submit(self, groups)
-            beside.append(submit(self, [repeated(first)]))
-            return answer
-        rows = rows_of(fault, walk(first.body[0], "batch").header(0).record_count)
-        return submit(self, [damaged(first, rows, keep_offsets=fault == "drop"), *others])
+    def __init__(self, submit: Callable[[BatchingProducer, Sequence[EncodedGroup]], Any]) -> None:
+        self._submit = submit
+        self._appends: Counter[str] = Counter()
+        self._beside: list[Any] = []
 
-    Producer.submit = faulty  # type: ignore[method-assign]
+    def submit(self, producer: BatchingProducer, groups: Sequence[EncodedGroup]) -> Any:
+        given: list[EncodedGroup] = []
+        again: list[EncodedGroup] = []
+        for group in groups:
+            fault = group.log.topic.partition("-")[0]
+            if not self._is_due(fault, group):
+                given.append(group)
+                continue
+            print(f"fault: {fault} in {group.log}", file=sys.stderr, flush=True)
+            if fault == "duplicate":
+                given.append(group)
+                again.append(repeated(group))
+            else:
+                rows = rows_of(fault, walk(group.body[0], "batch").header(0).record_count)
+                given.append(damaged(group, rows, keep_offsets=fault == "drop"))
+        answer = self._submit(producer, given)
+        if again:
+            self._beside.append(self._submit(producer, again))
+        return answer
+
+    def _is_due(self, fault: str, group: EncodedGroup) -> bool:
+        if fault not in FAULTS or group.msg_count < RECORDS_MIN:
+            return False
+        self._appends[group.log.topic] += 1
+        return self._appends[group.log.topic] == SOUND_APPENDS + 1
+
+
+def plant() -> None:
+    faults = Faults(BatchingProducer.submit)
+    # A function, not a bound method, so that it becomes a method of each producer.
+    setattr(BatchingProducer, "submit", lambda producer, groups: faults.submit(producer, groups))  # noqa: B010
 
 
 if __name__ == "__main__":
     from llog.cli.app import app
 
-    if (planted := sys.argv.pop(1)) != "none":
-        plant(planted)
+    plant()
     app()

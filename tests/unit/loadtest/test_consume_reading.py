@@ -133,7 +133,7 @@ async def test_a_broker_that_fails_is_replaced_inside_the_owner_set_only() -> No
     moves = {(move.partition, move.from_broker, move.to_broker) for move in run.moves}
     assert moves == {(0, 0, 1), (1, 0, 2)}
     assert {move.reason for move in run.moves} <= {"down"}
-    assert run.tally.failed["down"] + run.tally.failed["ConnectionRefusedError"] > 0
+    assert run.tally.retried["down"] + run.tally.retried["ConnectionRefusedError"] > 0
 
 
 async def test_partitions_return_to_a_broker_that_is_back() -> None:
@@ -159,7 +159,7 @@ async def test_the_only_reader_of_a_partition_is_asked_until_it_is_back() -> Non
     async def fail_for_a_while() -> None:
         await until(lambda: run.brokers.asked)
         run.brokers.down.add(0)
-        await until(lambda: run.tally.failed.total() > 3)
+        await until(lambda: run.tally.retried.total() > 3)
         run.brokers.down.clear()
 
     await run.during(fail_for_a_while)
@@ -172,14 +172,14 @@ async def test_a_log_that_begins_later_is_read_from_its_first_offset() -> None:
     run.brokers.log_starts[0] = 1
     await run.during(nothing)
     assert [offset for _, _, offset in run.brokers.read] == list(range(1, 9))
-    assert run.tally.failed.total() == 0
+    assert run.tally.retried.total() == 0
 
 
 async def test_errors_of_partitions_are_counted_by_name() -> None:
     run = Run(Brokers([2]), [(0,)])
     run.brokers.errors = {"KAFKA_STORAGE_ERROR": 2}
     await run.during(nothing)
-    assert run.tally.failed["KAFKA_STORAGE_ERROR"] >= 4
+    assert run.tally.retried["KAFKA_STORAGE_ERROR"] >= 4
 
 
 def test_the_first_reader_that_is_not_down_is_chosen() -> None:

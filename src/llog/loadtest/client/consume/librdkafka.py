@@ -73,7 +73,7 @@ class RdClient:
                         link.close()
                     break
                 except (OSError, TimeoutError, FormatError) as error:
-                    self._tally.failed[error_name(error)] += 1
+                    self._tally.retried[error_name(error)] += 1
             else:
                 await asyncio.sleep(RETRY_PAUSE_S)
         self._draining = True
@@ -102,7 +102,7 @@ class RdClient:
         for message in messages:
             error = message.error()
             if error is not None:
-                self._tally.failed[error.name()] += 1
+                self._tally.retried[error.name()] += 1
                 continue
             place = self._numbers[message.topic() or ""], message.partition() or 0
             value = message.value()

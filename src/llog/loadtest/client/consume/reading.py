@@ -87,7 +87,7 @@ class Client:
             link = await self._engine.connect(self._brokers[number], self._asking)
             self._places.drain_ends[rows] = await link.ends(rows)
         except _FAILURES as error:
-            self._tally.failed[error_name(error)] += 1
+            self._tally.retried[error_name(error)] += 1
         finally:
             if link is not None:
                 link.close()
@@ -118,7 +118,7 @@ class Client:
                     if link is not None:
                         link.close()
                         link = None
-                    self._tally.failed[error_name(error)] += 1
+                    self._tally.retried[error_name(error)] += 1
                     self._down.add(number)
                     self._move(number, str(error) or error_name(error))
                     await asyncio.sleep(RETRY_PAUSE_S)
@@ -145,8 +145,8 @@ class Client:
         places.offsets[rows] = starts
         behind = len(read.outside) - len(rows)
         if behind:
-            self._tally.failed["offset beyond the log"] += behind
-        self._tally.failed.update(read.errors)
+            self._tally.retried["offset beyond the log"] += behind
+        self._tally.retried.update(read.errors)
         return bool(behind or read.errors)
 
     def _move(self, number: int, reason: str) -> None:

@@ -48,14 +48,14 @@ class Sampler:
             end_s=end_s,
             due_requests=requests,
             requests=requests,
-            failed=dict(tally.failed),
+            retried=dict(tally.retried),
             records=tally.records - self._records,
             payload_bytes=tally.payload_bytes - self._payload_bytes,
             latency=tally.latency.take(),
             end_to_end=tally.end_to_end.take(),
             generator=GeneratorHealth(cpu_s - self._cpu_s, end_s - self._begin_s, self._lag.take_ms()),
         )
-        tally.failed.clear()
+        tally.retried.clear()
         self._begin_s, self._cpu_s = end_s, cpu_s
         self._requests, self._records, self._payload_bytes = tally.requests, tally.records, tally.payload_bytes
         return sample

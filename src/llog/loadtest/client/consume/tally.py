@@ -15,7 +15,8 @@ class Tally:
     def __init__(self, scanner: Scanner, now_s: Now) -> None:
         self.scanner, self.ledger = scanner, ReceivedLedger()
         self.requests = 0
-        self.failed: Counter[str] = Counter()
+        self.retried: Counter[str] = Counter()
+        """Reads that were repeated, by the reason."""
         self.records = 0
         self.latency = Latencies()
         """Of one request, its wait for records included."""
