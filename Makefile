@@ -67,6 +67,7 @@ docs: setup ## write again what is derived from code (.env.example, the referenc
 	@$(BIN)/python -m llog.telemetry.families > docs/reference/metrics.md
 	@$(BIN)/python -m llog.log.topics.config_page > docs/reference/topic-configs.md
 	@$(BIN)/python -m llog.kafka.page > docs/reference/kafka.md
+	@$(BIN)/python -m llog.loadtest.scenario.page > docs/reference/scenario.md
 
 kafka-schemas: setup ## write the Kafka codec's table and classes again from the kafka-clients package (needs Maven)
 	@$(BIN)/python -m tests.kafka_schemas
