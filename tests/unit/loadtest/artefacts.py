@@ -59,6 +59,8 @@ from llog.telemetry.billing import BilledStore
 from llog.telemetry.metrics import BrokerMetrics
 
 BEGAN_S: Final = 1_760_000_000.0
+KILLED_AFTER_S: Final = 2.0
+"""After the last page of the life that a fault ends."""
 STORES: Final = {"metadata_url": "lmdb:///data", "wal_url": "file:///data", "objects_url": "file:///data"}
 
 
@@ -278,7 +280,9 @@ def _encoded_samples(shape: RunShape) -> bytes:
     killed_after = shape.warm_up_intervals + shape.measured_intervals // 2 if shape.faults else None
     for interval in range(shape.intervals):
         if interval == killed_after:
-            living["broker-0"] = SyntheticProcess("broker-0", BEGAN_S + interval * shape.interval_s + 1)
+            living["broker-0"] = SyntheticProcess(
+                "broker-0", BEGAN_S + interval * shape.interval_s + 2 * KILLED_AFTER_S
+            )
         for name in names:
             serve(living[name], shape)
         compact(living["compactor-0"])
@@ -331,6 +335,7 @@ def write_run(
     (run.path / "remap-events.jsonl").touch()
     if shape.faults:
         at_s = BEGAN_S + (shape.warm_up_intervals + shape.measured_intervals / 2) * shape.interval_s
+        at_s += KILLED_AFTER_S
         run.append("fault-events.jsonl", FaultEvent(at_s, "kill_broker", "broker-0", "begin"))
         run.append("fault-events.jsonl", FaultEvent(at_s + 1, "kill_broker", "broker-0", "end"))
         run.append("remap-events.jsonl", RemapEvent(at_s, "producer-0", "load", 0, "write", 0, 1, "connection lost"))

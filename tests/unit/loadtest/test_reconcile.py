@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from llog.loadtest.artifacts import ClientSummary, Loss, MetricsSample, PageSample, Summary
 from llog.loadtest.collect.summarise import summarise
 from llog.loadtest.scenario.model import Collect, Scenario
-from tests.unit.loadtest.artefacts import RunShape, write_run
+from tests.unit.loadtest.artefacts import KILLED_AFTER_S, RunShape, write_run
 
 Change = Callable[[Any], object]
 
@@ -132,7 +132,7 @@ def test_payload_bytes_of_compressed_records_are_not_compared(tmp_path: Path) ->
 
 def test_counts_lost_with_a_killed_broker_excuse_no_more_than_it_could_have_taken(tmp_path: Path) -> None:
     shape = RunShape(faults=True)
-    taken = shape.records_per_interval
+    taken = int(shape.records_per_interval / shape.interval_s * KILLED_AFTER_S * 1.5)
 
     def summary_with(extra: int) -> Summary:
         records = shape.records + extra

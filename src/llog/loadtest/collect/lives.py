@@ -24,10 +24,11 @@ STEADY: Final = "log.append_records", "consume.records.cache", "consume.records.
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """A restart: counters between these times are not known."""
+    """A restart: what the process counted from `last_seen_s` until it ended is not known."""
 
     last_seen_s: float
-    seen_again_s: float
+    restarted_s: float
+    """When the next life began; where no page says so, when it was first seen."""
 
 
 class Moment(msgspec.Struct, frozen=True):
@@ -106,7 +107,7 @@ def _lived(name: str, samples: Sequence[MetricsSample]) -> Lived:
         values, began_s = numbers_of(read), _started_s(read)
         if moments and _is_new_life(current, started_s, values, began_s):
             base = {path: base.get(path, 0.0) + current.get(path, 0.0) for path in base.keys() | current.keys()}
-            gaps.append(Gap(moments[-1].at_s, sample.at_s))
+            gaps.append(Gap(moments[-1].at_s, max(began_s, moments[-1].at_s) if began_s else sample.at_s))
         current, started_s, page = values, began_s, read.page
         totals = {path: base.get(path, 0.0) + values.get(path, 0.0) for path in base.keys() | values.keys()}
         moments.append(Moment(sample.at_s, totals))

@@ -4,8 +4,9 @@ Each comparison is a `Reconciled`; one that does not agree has a warning that na
 
 - Records accepted are exact: brokers count a record once it is committed and a repeat of an idempotent producer not
   again, so they count at least what was acknowledged, and at most that and the uncertain records.
-- A broker that started again during the run lost what it counted after its last page. Then the brokers may be short of
-  the clients by what such a broker took at its highest rate in that time, and the comparison says so.
+- A broker that started again during the run lost what it counted between its last page and its end: the fault that
+  killed it, or at the latest the start of its next life. Then the brokers may be short of the clients by what such a
+  broker counts in that time at BURST_FACTOR of its highest rate, and a warning says how much that is.
 - Payload bytes are exact where records are not compressed; of compressed ones the broker counts compressed bytes, and
   they are not compared. What a Kafka Fetch returns is exact only from the tail cache: up to FRAMING_BYTES_MAX more per
   record may be counted, and keys (see `llog_consume_payload_bytes_total`).
@@ -24,13 +25,15 @@ from llog.broker.produce.producer import BATCH_FLUSHES_MAX
 from llog.loadtest.artifacts import ClientSummary, Reconciled
 from llog.loadtest.collect.coverage import coverage
 from llog.loadtest.collect.evidence import Evidence
-from llog.loadtest.collect.lives import Lived, below, sum_of
+from llog.loadtest.collect.lives import Gap, below, sum_of
 from llog.loadtest.collect.money import requests_of
 from llog.stores.objects.pricing import S3_STANDARD_US_EAST_1
 
 FRAMING_BYTES_MAX: Final = 24
 """Of a record in a batch, besides its key, value and headers."""
 SURPLUS_SHARE_MAX: Final = 0.02
+BURST_FACTOR: Final = 1.5
+"""Rates are known as averages between two pages."""
 PUTS_PER_FLUSH_MAX: Final = 2.0
 OTHER_PUTS_MAX: Final = 100
 """By a broker, besides those of flushes: probes of the store's health."""
@@ -119,7 +122,7 @@ def _produced(evidence: Evidence) -> Iterable[Reconciled]:
     if client is None or not brokers:
         return
     acknowledged, found = client.records_acknowledged, sum_of(brokers, "log.append_records")
-    unknown, why = _lost_counts(brokers, "log.append_records")
+    unknown, why = _lost_counts(evidence, "log.append_records")
     ok = acknowledged - unknown <= found <= acknowledged + client.uncertain_records
     yield _row(
         RECORDS_ACCEPTED,
@@ -132,7 +135,7 @@ def _produced(evidence: Evidence) -> Iterable[Reconciled]:
     if evidence.scenario.records.compression != "none":
         return
     sent, stored = client.payload_bytes_acknowledged, sum_of(brokers, "log.append_payload_bytes")
-    unknown, why = _lost_counts(brokers, "log.append_payload_bytes")
+    unknown, why = _lost_counts(evidence, "log.append_payload_bytes")
     spare = client.uncertain_records * evidence.scenario.records.bytes
     yield _row(
         "payload bytes accepted",
@@ -153,9 +156,9 @@ def _consumed(evidence: Evidence) -> Iterable[Reconciled]:
     for source in _SOURCES:
         returned += sum_of(brokers, f"consume.records.{source}")
         returned_bytes += sum_of(brokers, f"consume.payload_bytes.{source}")
-        more, reason = _lost_counts(brokers, f"consume.records.{source}")
+        more, reason = _lost_counts(evidence, f"consume.records.{source}")
         unknown, why = unknown + more, why or reason
-        unknown_bytes += _lost_counts(brokers, f"consume.payload_bytes.{source}")[0]
+        unknown_bytes += _lost_counts(evidence, f"consume.payload_bytes.{source}")[0]
     answers = scenario.consumers.clients * scenario.consumers.max_bytes
     spare = received * SURPLUS_SHARE_MAX + answers / scenario.records.bytes
     yield _row(
@@ -180,16 +183,22 @@ def _consumed(evidence: Evidence) -> Iterable[Reconciled]:
     )
 
 
-def _lost_counts(brokers: Iterable[Lived], path: str) -> tuple[float, str]:
+def _lost_counts(evidence: Evidence, path: str) -> tuple[float, str]:
     """The most that brokers counted after the last pages of their earlier lives, and how a warning says so."""
     lost, names = 0.0, []
-    for broker in brokers:
+    for broker in evidence.brokers:
         for gap in broker.gaps:
-            lost += broker.rate_max(path) * (gap.seen_again_s - gap.last_seen_s)
+            lost += broker.rate_max(path) * BURST_FACTOR * (_end_in(gap, broker.name, evidence) - gap.last_seen_s)
             names.append(broker.name)
     if not names:
         return 0.0, ""
     return lost, f"; {', '.join(dict.fromkeys(names))} started again and lost at most {lost:.0f} of its counts"
+
+
+def _end_in(gap: Gap, name: str, evidence: Evidence) -> float:
+    """When the life before a gap ended, at the latest."""
+    kills = [fault.at_s for fault in evidence.faults if fault.target == name and fault.phase == "begin"]
+    return min((at_s for at_s in kills if gap.last_seen_s <= at_s <= gap.restarted_s), default=gap.restarted_s)
 
 
 # -- stores and bill ---------------------------------------------------------------------------------------------------
