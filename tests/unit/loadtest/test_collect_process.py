@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from llog.loadtest.artifacts import BrokerPlace, CompactorPlace, ProcessPlace, StackRecord
 from llog.loadtest.collect.machine import sample_host, sample_processes
 from llog.loadtest.collect.process import Collector, CollectorOrder, collect, urls_of
-from llog.loadtest.collect.scrape import PAGE_BYTES_MAX, scrape, scrape_all
+from llog.loadtest.collect.scrape import scrape, scrape_all
 from llog.loadtest.run_directory import RunDirectory
 from tests.patience import PATIENCE_SECONDS, until, wait_until
 from tests.unit.loadtest.artefacts import write_run
@@ -73,11 +73,14 @@ async def test_a_page_is_read_whole_or_in_chunks() -> None:
         (b"", "the answer broke off"),
         (answer(b"[]"), "Expected `object`"),
         (b"SSH-2.0-OpenSSH\r\n\r\n", "HttpParser"),
-        (answer(b" " * (PAGE_BYTES_MAX + 1)), "the page exceeds"),
+        (answer(b" " * 1_001), "the page exceeds 1000 bytes"),
     ],
     ids=["refused", "half", "nothing", "no page", "no HTTP", "too large"],
 )
-async def test_a_page_that_cannot_be_read_is_a_sample_with_the_reason(reply: bytes, reason: str) -> None:
+async def test_a_page_that_cannot_be_read_is_a_sample_with_the_reason(
+    reply: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llog.loadtest.collect.scrape.PAGE_BYTES_MAX", 1_000)
     async with serving(reply) as url:
         page = await scrape("broker-0", url)
     assert not page.ok
@@ -220,7 +223,7 @@ async def test_samples_follow_each_other_in_the_interval(run: RunDirectory) -> N
     orders: asyncio.Queue[CollectorOrder | None] = asyncio.Queue()
     (run.path / "stack.json").unlink()
     collecting = asyncio.create_task(collect(run, orders, interval_s=0.01))
-    await until(lambda: len(list(run.metrics_samples())) >= 4)
+    await until(lambda: len(list(run.metrics_samples())) >= 3)
     orders.put_nowait(None)
     await asyncio.wait_for(collecting, PATIENCE_SECONDS)
     assert {(sample.phase, sample.final) for sample in run.metrics_samples()} == {("warm_up", False)}
