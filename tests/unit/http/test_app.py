@@ -164,7 +164,7 @@ def lines() -> Iterator[Any]:
 
 
 async def test_a_request_is_one_json_line_with_its_id_and_stages(lines: Any) -> None:
-    broker = BrokerDouble(http_write_token="w-secret-of-writers")
+    broker = BrokerDouble(http_write_token="w-secret-of-writers", log_requests="all")
     headers = {"authorization": "Bearer w-secret-of-writers", "x-request-id": "trace-42"}
     async with client_of(broker) as client:
         answer = await client.post("/produce", json=produce_body(batch("t", 0, "payload-xyz")), headers=headers)
