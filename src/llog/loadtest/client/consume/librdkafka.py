@@ -38,6 +38,9 @@ class RdClient:
         self._numbers = {name: number for number, name in enumerate(asking.topics)}
         self._draining = False
 
+    async def warm_up(self) -> None:
+        import confluent_kafka  # noqa: F401
+
     async def run(self) -> None:
         from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 

@@ -44,6 +44,8 @@ _log: Final = logging.getLogger("llog.loadtest.consumer")
 class Reading(Protocol):
     """A client of any engine."""
 
+    async def warm_up(self) -> None: ...
+
     async def run(self) -> None: ...
 
     async def drain(self) -> None: ...
@@ -100,6 +102,8 @@ class ConsumerProcess:
 
     async def work(self, orders: asyncio.StreamReader) -> None:
         """Follow orders until the last one is done."""
+        for client in self._clients[:1]:
+            await client.warm_up()
         async with asyncio.TaskGroup() as group:
             following = group.create_task(self._follow(orders, group))
             beside = [group.create_task(self._lag.watch()), group.create_task(self._report_progress())]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -56,6 +57,15 @@ class Client:
         self._woken = {number: asyncio.Event() for number in self._numbers}
         self._draining = False
         self._ended = asyncio.Event()
+
+    async def warm_up(self) -> None:
+        """Load and compile what requests need, before there is anything to measure; `run` deals with failures."""
+        with suppress(*_FAILURES):
+            link = await self._engine.connect(self._brokers[self._numbers[0]], self._asking)
+            try:
+                await link.ends(np.zeros(1, np.int64))
+            finally:
+                link.close()
 
     async def run(self) -> None:
         """Until all partitions are drained, or this is cancelled."""
