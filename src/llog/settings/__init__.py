@@ -433,7 +433,8 @@ class Settings:
     )
     log_requests: str = setting(
         LOGS, kinds.choice("all", "errors", "slow", "none"),
-        "Requests (HTTP and Kafka) that get a line: all, failed ones (`errors`), failed and slow ones (`slow`), or none.",
+        "Requests (HTTP and Kafka) that get a line: all, failed ones (`errors`), failed and slow ones (`slow`), or"
+        " none.",
         "slow",
     )
     log_slow_ms: int = setting(
