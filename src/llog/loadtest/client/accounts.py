@@ -1,8 +1,8 @@
 """What became of a producer process's requests: counts and latencies per phase, the ledger, remap events.
 
-Counts belong to the phase in which the answer comes, so that rates are those of the phase; latencies belong to the phase
-in which the request was due, so that none is left out. `cut` turns what has gathered since the last one into lines of
-`client-30s.jsonl`.
+Counts belong to the phase in which the answer comes, so that rates are those of the phase; latencies belong to the
+phase in which the request was due, so that none is left out. `cut` turns what has gathered since the last one into
+lines of `client-30s.jsonl`.
 """
 
 from __future__ import annotations

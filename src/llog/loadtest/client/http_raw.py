@@ -34,15 +34,15 @@ from llog.loadtest.client.wire import (
 )
 from llog.loadtest.scenario.model import Records
 
-PRODUCER_ID_MIN: Final = 10**18
-PRODUCER_ID_MAX: Final = 2**63 - 1
-"""All ids have 19 digits."""
+PRODUCER_ID_MIN: Final = 10**17
+PRODUCER_ID_MAX: Final = 10**18
+"""All ids have 18 digits, the most that a broker reads fast."""
 HEAD_BYTES_MAX: Final = 65_536
 _HEAD_END: Final = b"\r\n\r\n"
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)
 _STATUS: Final = re.compile(rb"HTTP/1\.1 ([0-9]{3})")
 _NO_RUN: Final = "0" * 8
-_NUMBERS: Final = b'"partition":%6d,"producer_id":%19d,"epoch":%5d,"sequence":%10d'
+_NUMBERS: Final = b'"partition":%6d,"producer_id":%18d,"epoch":%5d,"sequence":%10d'
 _NUMBERS_AT: Final = b'"partition":'
 _KEY: Final = b'{"key":"%b","payload":"'
 """A value follows."""

@@ -17,8 +17,8 @@ LATE_SHARE_MAX: Final = 0.01
 """Of the requests: more of them decide the p99."""
 LAG_MS_MIN: Final = 20.0
 """Shorter stalls of an event loop do not matter."""
-LAG_LATENCY_SHARE: Final = 0.5
-"""Of the p99 of an interval that a stall of the generator must reach to explain it."""
+EXPLAINS_SHARE: Final = 0.5
+"""Of the p99 of the latency: a delay of the generator that reaches it explains the latency."""
 LAGGING_SHARE_MAX: Final = 0.1
 """Of the intervals with such a stall; one alone may be chance."""
 HISTOGRAMS: Final = ("latency", "service", "send_delay")
@@ -81,24 +81,27 @@ def summarise(finished: Finished) -> ClientSummary:
 
 def limited_by_generator(samples: Sequence[ClientSample]) -> str:
     """Why the figures describe the generator; empty if they do not."""
-    own = [sample for sample in samples if sample.generator.interval_s > 0]
-    reasons: list[str] = []
-    for process in sorted({sample.process for sample in own}):
-        intervals = [sample for sample in own if sample.process == process]
-        cpu_s, interval_s, late = (
-            sum(getattr(sample.generator, name) for sample in intervals)
-            for name in ("cpu_s", "interval_s", "late_requests")
-        )
-        requests = sum(sample.requests for sample in samples if sample.process == process)
-        lagging = [sample for sample in intervals if _lag_explains(sample)]
-        if cpu_s > CPU_SHARE_MAX * interval_s:
-            reasons.append(f"{process} used {cpu_s / interval_s:.2f} of a core")
-        if late > LATE_SHARE_MAX * max(requests, 1):
-            reasons.append(f"{process} sent {late} requests late although a client had room")
-        if len(lagging) > max(1, LAGGING_SHARE_MAX * len(intervals)):
-            worst_ms = max(sample.generator.lag_ms_max for sample in lagging)
-            reasons.append(f"the event loop of {process} woke up to {worst_ms:.0f} ms late")
-    return "; ".join(reasons)
+    processes = sorted({sample.process for sample in samples})
+    reasons = [_limit_of(process, [s for s in samples if s.process == process]) for process in processes]
+    return "; ".join(filter(None, reasons))
+
+
+def _limit_of(process: str, samples: Sequence[ClientSample]) -> str:
+    intervals = [sample for sample in samples if sample.generator.interval_s > 0]
+    seconds = sum(sample.generator.interval_s for sample in intervals)
+    cpu_s = sum(sample.generator.cpu_s for sample in intervals)
+    late = sum(sample.generator.late_requests for sample in intervals)
+    requests = sum(sample.requests for sample in samples)
+    delay_ms = percentiles(merge(sample.send_delay for sample in samples)).p99
+    lagging = [sample for sample in intervals if _lag_explains(sample)]
+    if cpu_s > CPU_SHARE_MAX * seconds:
+        return f"{process} used {cpu_s / seconds:.2f} of a core"
+    if late > LATE_SHARE_MAX * requests and delay_ms > EXPLAINS_SHARE * latency_of(samples).p99:
+        return f"{process} sent {late} requests late although a client had room"
+    if len(lagging) > max(1, LAGGING_SHARE_MAX * len(intervals)):
+        worst_ms = max(sample.generator.lag_ms_max for sample in lagging)
+        return f"the event loop of {process} woke up to {worst_ms:.0f} ms late"
+    return ""
 
 
 def latency_of(samples: Iterable[ClientSample]) -> Percentiles:
@@ -107,7 +110,7 @@ def latency_of(samples: Iterable[ClientSample]) -> Percentiles:
 
 def _lag_explains(sample: ClientSample) -> bool:
     lag_ms = sample.generator.lag_ms_max
-    return lag_ms > LAG_MS_MIN and lag_ms > LAG_LATENCY_SHARE * latency_of([sample]).p99
+    return lag_ms > LAG_MS_MIN and lag_ms > EXPLAINS_SHARE * latency_of([sample]).p99
 
 
 def _merged(texts: Iterable[Histogram]) -> Histogram:
