@@ -10,14 +10,14 @@ from llog.loadtest.report.charts import Chart, Series
 from llog.loadtest.report.charts.model import Point
 from llog.loadtest.report.increments import Growth, all_growths, amounts, by_interval, leaves, rates
 from llog.loadtest.report.model import Table
+from llog.loadtest.report.ranking import ranked
 from llog.loadtest.report.run_data import RunData
 
-SERIES_MAX: Final = 8
 NO_PAGES: Final = "No metrics page was sampled twice."
 STAGES: Final[Mapping[str, tuple[str, str]]] = {
-    "batching.queue_wait_seconds": ("queue", "from a flush's first record to its upload"),
-    "batching.upload_seconds": ("upload", "the blob into the object store"),
-    "batching.commit_seconds": ("commit", "its record groups into the metadata store"),
+    "batching.queue_wait_seconds": ("queue", "waiting for more records"),
+    "batching.upload_seconds": ("upload", "uploading the blob"),
+    "batching.commit_seconds": ("commit", "committing its record groups"),
 }
 SOURCES: Final = {"cache": "tail cache", "store": "object store", "empty": "nothing new"}
 
@@ -25,21 +25,6 @@ SOURCES: Final = {"cache": "tail cache", "store": "object store", "empty": "noth
 def growth_of(data: RunData, path: str) -> list[Growth]:
     """Of all numbers at or below a path of the metrics page, in all processes."""
     return all_growths(data.metrics, lambda page: leaves(page, path))
-
-
-def ranked(lines: Mapping[str, tuple[Point, ...]], rest: str = "other") -> tuple[Series, ...]:
-    """The largest first; those beyond SERIES_MAX are added up. Lines that are zero throughout are left out."""
-    sizes = {name: sum(y or 0.0 for _, y in points) for name, points in lines.items()}
-    names = sorted((name for name, size in sizes.items() if size > 0), key=lambda name: (-sizes[name], name))
-    if len(names) <= SERIES_MAX:
-        return tuple(Series(name, lines[name]) for name in names)
-    shown, others = names[: SERIES_MAX - 1], names[SERIES_MAX - 1 :]
-    columns = zip(*(lines[name] for name in others), strict=True)
-    summed = tuple(
-        (column[0][0], None if all(y is None for _, y in column) else sum(y or 0.0 for _, y in column))
-        for column in columns
-    )
-    return (*(Series(name, lines[name]) for name in shown), Series(f"{rest} ({len(others)})", summed))
 
 
 def flushes(data: RunData) -> Chart:
@@ -63,7 +48,7 @@ def flush_groups(data: RunData) -> Chart:
 def stages(data: RunData) -> Chart:
     """Means over time, all stages in one chart."""
     series = tuple(Series(label, _means(data, growth_of(data, path), 1_000)) for path, (label, _) in STAGES.items())
-    about = "Mean time of a flush in each stage: " + "; ".join(f"{name}: {doc}" for name, doc in STAGES.values()) + "."
+    about = "Mean time of a flush in each stage: " + ", ".join(f"{name} ({doc})" for name, doc in STAGES.values()) + "."
     return Chart("stages", "Stage times", about, "lines", "ms", series, data.marks, missing=NO_PAGES)
 
 

@@ -13,7 +13,7 @@ from llog.loadtest.report import broker_charts as broker
 from llog.loadtest.report import client_charts as client
 from llog.loadtest.report import machine_charts as machine
 from llog.loadtest.report.charts.scales import clock
-from llog.loadtest.report.figures import figures_of, kafka_dollars, kafka_table
+from llog.loadtest.report.figures import figures_of, kafka_of, kafka_table
 from llog.loadtest.report.model import Report, Section, Table
 from llog.loadtest.report.run_data import RunData, flatten, load
 from llog.loadtest.run_directory import RunDirectory
@@ -58,8 +58,8 @@ def _machine(data: RunData) -> dict[str, str]:
     """The snapshot of the environment; the number of cores also without one."""
     cores = max((sample.host.cpu_count for sample in data.metrics), default=0)
     found = dict(data.environment)
-    if cores and "cpu_count" not in found:
-        found["cpu_count"] = str(cores)
+    if cores and "cores" not in found:
+        found["cores"] = str(cores)
     return found
 
 
@@ -67,7 +67,12 @@ def _load(data: RunData) -> Section:
     charts = [client.throughput(data), client.hdr(data), client.latency(data, "latency")]
     if data.config.scenario.consumers.clients:
         charts.append(client.latency(data, "end_to_end"))
-    charts += [client.latency(data, "service"), client.latency(data, "send_delay"), client.failures(data)]
+    charts += [
+        client.latency(data, "service"),
+        client.latency(data, "send_delay"),
+        client.failures(data),
+        client.retries(data),
+    ]
     if data.client is not None and data.client.search:
         charts.insert(1, client.search_steps(data.client))
     return Section("load", "Throughput and latency", tuple(charts))
@@ -76,7 +81,9 @@ def _load(data: RunData) -> Section:
 def _flushes(data: RunData) -> Section:
     about = "Brokers gather records of many requests and partitions, upload them as one blob, and commit them together."
     charts = (broker.flushes, broker.blob_bytes, broker.flush_groups, broker.stages, broker.stage_tails)
-    return Section("flushes", "Batching and stages", tuple(c(data) for c in charts), (broker.stage_table(data),), about)
+    return Section(
+        "batching", "Batching and stages", tuple(c(data) for c in charts), (broker.stage_table(data),), about
+    )
 
 
 def _reads(data: RunData) -> Section:
@@ -122,11 +129,11 @@ def _resources(data: RunData) -> Section:
 def _money(data: RunData) -> Section:
     charts = [machine.dollars_per_hour(data), machine.dollars_per_gb(data)]
     tables: tuple[Table, ...] = ()
-    if data.client is not None:
-        tables = (kafka_table(data.client),)
+    kafka = kafka_of(data)
+    if kafka is not None:
+        tables = (kafka_table(*kafka),)
         if data.summary is not None:
-            kafka = kafka_dollars(data.client)
-            charts.append(machine.cost_comparison(data.summary.money.requests_per_hour, kafka))
+            charts.append(machine.cost_comparison(data.summary.money.requests_per_hour, kafka[1]))
     about = "Prices of S3 Standard in us-east-1, whatever the stores of the run are. Machines are not counted."
     return Section("money", "Money", tuple(charts), tables, about)
 

@@ -13,11 +13,13 @@ from llog.loadtest.artifacts import ClientSample, ClientSummary
 from llog.loadtest.client.histograms import decode
 from llog.loadtest.report.charts import Chart, Series
 from llog.loadtest.report.charts.model import Point
+from llog.loadtest.report.ranking import SERIES_MAX, ranked
 from llog.loadtest.report.run_data import RunData
 
 INTERVALS_MAX: Final = 300
 """Longer runs are merged into so many intervals."""
 OVER_TIME: Final = (50.0, 90.0, 99.0, 99.9)
+COLOURS: Final = {"max": 7}
 HDR_PERCENTILES: Final = tuple(
     sorted({100 - 100 / 10 ** (step / 8) for step in range(3, 41)} | {50.0, 90.0, 99.0, 99.9, 99.99, 99.999})
 )
@@ -108,16 +110,26 @@ def throughput(data: RunData) -> Chart:
 
 
 def failures(data: RunData) -> Chart:
-    listed = intervals(data.clients)
-    names = sorted({name for sample in data.clients for name in sample.failed})
-    series = tuple(Series(name, _rate(data, listed, _failed(name))) for name in names[:8])
+    series = _by_reason(data, lambda sample: sample.failed)
     about = "Requests without success per second, by error."
     none = "No request failed." if data.clients else "No client has written an interval."
     return Chart("failures", "Failed requests", about, "stacked", "requests/s", series, data.marks, missing=none)
 
 
-def _failed(name: str) -> Callable[[ClientSample], float]:
-    return lambda sample: sample.failed.get(name, 0)
+def retries(data: RunData) -> Chart:
+    series = _by_reason(data, lambda sample: sample.retried)
+    about = "Requests sent again per second, by the reason; they may have succeeded then."
+    none = "No request was sent again." if data.clients else "No client has written an interval."
+    return Chart("retries", "Requests sent again", about, "stacked", "requests/s", series, data.marks, missing=none)
+
+
+def _by_reason(data: RunData, counts: Callable[[ClientSample], Mapping[str, int]]) -> tuple[Series, ...]:
+    listed = intervals(data.clients)
+
+    def line(name: str) -> tuple[Point, ...]:
+        return _rate(data, listed, lambda sample: counts(sample).get(name, 0))
+
+    return ranked({name: line(name) for name in sorted({name for each in data.clients for name in counts(each)})})
 
 
 def latency(data: RunData, field: str) -> Chart:
@@ -141,7 +153,7 @@ def latency(data: RunData, field: str) -> Chart:
         "send_delay": "Time of sending minus the time when the request was due: how far the load falls behind.",
         "end_to_end": "A record's arrival at its consumer minus the time when its producer had it due.",
     }[field]
-    series = tuple(Series(name, tuple(line)) for name, line in points.items())
+    series = tuple(Series(name, tuple(line), name == "max", COLOURS.get(name)) for name, line in points.items())
     title = f"{label[0].upper()}{label[1:]} over time"
     identifier = field.replace("_", "-")
     return Chart(f"{identifier}-over-time", title, about, "lines", "ms", series, data.marks, missing=_none(label))
@@ -158,7 +170,7 @@ def hdr(data: RunData) -> Chart:
         histogram = _merged(texts)
         if histogram is not None:
             series.append(Series(label, curve(histogram), colour=position))
-    about = "Measured phase. The curve of a latency ends where fewer than one request lies above."
+    about = "Measured phase. A curve ends where less than one value lies above it."
     missing = _none("latency")
     return Chart("hdr", "Latency by percentile", about, "hdr", "ms", tuple(series), missing=missing)
 
@@ -174,7 +186,9 @@ def generator_lag(data: RunData) -> Chart:
     series = _by_process(data.clients, data, lambda sample: sample.generator.lag_ms_max)
     about = "How late the timer of a generator process woke at worst. A late generator measures itself."
     missing = _none("lag")
-    return Chart("generator-lag", "Generator lag", about, "lines", "ms", series, data.marks, missing=missing)
+    return Chart(
+        "generator-lag", "Generator lag", about + _left_out(data), "lines", "ms", series, data.marks, missing=missing
+    )
 
 
 def generator_cpu(data: RunData) -> Chart:
@@ -185,7 +199,14 @@ def generator_cpu(data: RunData) -> Chart:
     series = _by_process(data.clients, data, cores)
     about = "CPU of each generator process. A process runs on one core: near 1 it limits the load."
     return Chart(
-        "generator-cpu", "Generator CPU", about, "lines", "cores", series, data.marks, missing=_none("CPU time")
+        "generator-cpu",
+        "Generator CPU",
+        about + _left_out(data),
+        "lines",
+        "cores",
+        series,
+        data.marks,
+        missing=_none("CPU time"),
     )
 
 
@@ -213,7 +234,14 @@ def _by_process(
     for sample in samples:
         x = (sample.begin_s + sample.end_s) / 2 - data.zero_s
         lines.setdefault(sample.process, []).append((x, value(sample)))
-    return tuple(Series(name, tuple(sorted(line))) for name, line in sorted(lines.items())[:8])
+    highest = {name: max((y for _, y in line if y is not None), default=0.0) for name, line in lines.items()}
+    names = sorted(lines, key=lambda name: (-highest[name], name))[:SERIES_MAX]
+    return tuple(Series(name, tuple(sorted(lines[name]))) for name in sorted(names))
+
+
+def _left_out(data: RunData) -> str:
+    count = len({sample.process for sample in data.clients})
+    return f" The {SERIES_MAX} highest of {count} processes." if count > SERIES_MAX else ""
 
 
 def _merged(texts: Iterable[str]) -> Any:

@@ -142,7 +142,7 @@ def overlay(a: Chart | None, b: Chart | None) -> Chart:
     else:
         names = dict.fromkeys(each.name for _, chart in sides if chart is not None for each in chart.series)
         if len(names) > OVERLAID_MAX:
-            about += f" The first {OVERLAID_MAX} of {len(names)}."
+            about += f" Only the first {OVERLAID_MAX} of {len(names)} lines."
         for colour, name in enumerate(list(names)[:OVERLAID_MAX]):
             series += [
                 Series(f"{side} {name}", _placed(each.points, chart, categories), side == "B", colour)
@@ -183,7 +183,7 @@ def render_comparison(comparison: Comparison, a: Report, b: Report) -> str:
     scenario = Table("scenario", "Scenario", ("field", "A", "B"), comparison.scenario, "Fields that differ.")
     machine = Table("machine", "Machine", ("", "A", "B"), comparison.machine, "Facts that differ.")
     cards = element("div", _figures(comparison), table_card(scenario), table_card(machine), class_="tables")
-    first = section("summary", "Summary", notice("warn", "Outcomes", comparison.notes), cards)
+    first = section("summary", "Summary", notice("plain", "Outcomes", comparison.notes), cards)
     return page(f"{comparison.a} and {comparison.b}", header, [first, *map(plain_section, comparison.sections)])
 
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final
 
-from llog.cost.kafka import KafkaLayout, cross_zone_dollars_per_hour
-from llog.cost.network import NETWORK_US_EAST_1
+from llog.cost.kafka import cross_zone_dollars_per_hour
 from llog.loadtest.artifacts import ClientSummary, Percentiles, Summary
+from llog.loadtest.collect.money import kafka_inputs
 from llog.loadtest.report.model import Better, Figure, Table
 from llog.loadtest.report.run_data import RunData
+
+KAFKA_INPUTS: Final = {
+    "produce_mb_per_s": "MB/s produced",
+    "consume_mb_per_s": "MB/s consumed",
+    "zones": "zones",
+    "replication_factor": "replicas of each partition",
+    "cross_zone_per_gib": "dollars per GiB that crosses, for sending and receiving",
+    "producer_crossings": "crossings of a byte from its producer to the leader",
+    "replica_crossings": "crossings of a byte from the leader to replicas",
+    "consumer_crossings": "crossings of a consumed byte; 0: consumers read in their zone",
+}
+"""The texts of `MoneyRates.kafka_inputs`."""
 
 
 def figures_of(data: RunData) -> tuple[Figure, ...]:
@@ -16,7 +29,7 @@ def figures_of(data: RunData) -> tuple[Figure, ...]:
     if data.client is not None:
         found += _of_clients(data, data.client)
     if data.summary is not None:
-        found += _of_summary(data.summary, data.client)
+        found += _of_summary(data.summary)
     return tuple(found)
 
 
@@ -25,7 +38,7 @@ def _of_clients(data: RunData, client: ClientSummary) -> Iterator[Figure]:
     if produces:
         offered = f"{client.offered_mb_per_s:.4g} MB/s offered"
         yield Figure("produced", "Produced", client.produced_mb_per_s, "MB/s", "higher", True, offered)
-        yield Figure("offered", "Offered", client.offered_mb_per_s, "MB/s", "higher")
+        yield Figure("offered", "Offered", client.offered_mb_per_s, "MB/s")
     if consumes:
         yield Figure("consumed", "Consumed", client.consumed_mb_per_s, "MB/s", "higher", True)
     if produces:
@@ -44,6 +57,10 @@ def _of_clients(data: RunData, client: ClientSummary) -> Iterator[Figure]:
         yield Figure("duplicates", "Duplicates", float(loss.duplicates), "records", "lower", True)
         yield Figure("reordered", "Reordered", float(loss.reordered), "records", "lower")
         yield Figure("unacknowledged", "Received without acknowledgement", float(loss.unacknowledged), "records")
+        unread = float(client.partitions_unfinished)
+        yield Figure("unfinished", "Partitions not read to their end", unread, "partitions", "lower")
+        yield Figure("misplaced", "Records in another partition", float(client.records_misplaced), "records", "lower")
+    yield Figure("retried", "Requests sent again", float(sum(client.retried.values())), "requests", "lower")
     yield Figure("uncertain", "Uncertain records", float(client.uncertain_records), "records", "lower")
 
 
@@ -59,7 +76,7 @@ def _spread(prefix: str, label: str, found: Percentiles, headline: bool = False)
     yield Figure(f"{prefix}-mean", f"{label} mean", found.mean, "ms", better)
 
 
-def _of_summary(summary: Summary, client: ClientSummary | None) -> Iterator[Figure]:
+def _of_summary(summary: Summary) -> Iterator[Figure]:
     for kind, label in (("broker", "Broker CPU"), ("compactor", "Compactor CPU"), ("server", "Store CPU")):
         costs = [cost for cost in summary.costs if cost.kind == kind]
         if costs:
@@ -69,35 +86,27 @@ def _of_summary(summary: Summary, client: ClientSummary | None) -> Iterator[Figu
     yield Figure("dollars-per-hour", "S3 requests", money.requests_per_hour, "$/h", "lower", True)
     yield Figure("dollars-per-gb", "S3 requests per GB", money.per_gb, "$/GB", "lower")
     yield Figure("storage", "S3 storage", money.storage_per_month, "$/month", "lower")
-    if client is not None:
-        yield Figure("kafka", "Kafka's transfer between zones", kafka_dollars(client), "$/h", "", True, "the same load")
+    kafka = money.kafka_cross_zone_per_hour
+    yield Figure("kafka", "Kafka across zones", kafka, "$/h", "", True, "transfer for the same load")
 
 
 def _count(processes: int) -> str:
     return "one process" if processes == 1 else f"{processes} processes"
 
 
-def kafka_dollars(client: ClientSummary) -> float:
-    return cross_zone_dollars_per_hour(client.produced_mb_per_s, client.consumed_mb_per_s)
-
-
-def kafka_table(client: ClientSummary) -> Table:
+def kafka_table(inputs: Mapping[str, float], dollars_per_hour: float) -> Table:
     """The cost of the same load on Kafka replicated across zones, with its inputs."""
-    layout, prices = KafkaLayout(), NETWORK_US_EAST_1
-    in_zone = "yes" if layout.consumers_read_in_zone else "no"
-    rows: tuple[tuple[str | float, str], ...] = (
-        (client.produced_mb_per_s, "MB/s produced"),
-        (client.consumed_mb_per_s, "MB/s consumed"),
-        (float(layout.zones), "zones"),
-        (float(layout.replication_factor), "replicas of each partition"),
-        (layout.client_crossings, "share of produced bytes that cross a zone on the way to the leader"),
-        (float(layout.replica_crossings), "copies of each byte that cross a zone on the way to replicas"),
-        (
-            layout.consumer_crossings,
-            f"share of consumed bytes that cross a zone; consumers read in their zone: {in_zone}",
-        ),
-        (prices.cross_zone_per_gib, "dollars per GiB that crosses, sending and receiving (us-east-1)"),
-        (kafka_dollars(client), "dollars per hour for the transfer between zones"),
-    )
-    about = "Only transfer between zones; brokers and disks of Kafka would come on top."
-    return Table("kafka-inputs", "The same load on Kafka across zones", ("value", "of"), rows, about)
+    rows = tuple((KAFKA_INPUTS.get(name, name.replace("_", " ")), value) for name, value in inputs.items())
+    about = "Only transfer between zones; brokers and disks of Kafka would come on top. Network prices of us-east-1."
+    result = ("dollars per hour for transfer between zones", dollars_per_hour)
+    return Table("kafka-inputs", "The same load on Kafka across zones", ("input", "value"), (*rows, result), about)
+
+
+def kafka_of(data: RunData) -> tuple[Mapping[str, float], float] | None:
+    """Inputs and dollars per hour: as the summary has them, otherwise from the clients' rates."""
+    if data.summary is not None:
+        return data.summary.money.kafka_inputs, data.summary.money.kafka_cross_zone_per_hour
+    if data.client is None:
+        return None
+    rates = data.client.produced_mb_per_s, data.client.consumed_mb_per_s
+    return kafka_inputs(*rates), cross_zone_dollars_per_hour(*rates)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +23,10 @@ Values = Mapping[str, float]
 
 COVERED_SHARE_MIN: Final = 0.5
 """A rate is shown where readings cover this share of the interval."""
-
+SHORT_SHARE: Final = 0.5
+"""The last interval joins the one before if it is shorter than this share of it."""
+SAME_LIFE_S: Final = 0.5
+"""Start times of one life differ less."""
 STARTS: Final = ("process.start_time_seconds", "broker.started_at_seconds", "compactor.started_at_seconds")
 
 
@@ -42,10 +46,18 @@ class Growth(msgspec.Struct, frozen=True):
 
 
 class Grid(msgspec.Struct, frozen=True):
-    """The intervals between samples. `zero_s` is where the time axis begins."""
+    """Rates are means between these times. `zero_s` is where the time axis begins."""
 
     times: tuple[float, ...]
     zero_s: float
+
+    @classmethod
+    def of(cls, times: Iterable[float], zero_s: float) -> Grid:
+        """Without the short interval that the forced sample at the end makes: over it, a rate is mostly noise."""
+        kept = sorted(set(times))
+        if len(kept) > 2 and kept[-1] - kept[-2] < SHORT_SHARE * (kept[-2] - kept[-3]):
+            del kept[-2]
+        return cls(tuple(kept), zero_s)
 
     def intervals(self) -> Iterator[tuple[float, float]]:
         return pairwise(self.times)
@@ -91,7 +103,7 @@ def growths(listed: Sequence[Reading]) -> list[Growth]:
     for before, after in pairwise(listed):
         if after.at_s <= before.at_s:
             continue
-        restarted = after.life_s != before.life_s or any(
+        restarted = abs(after.life_s - before.life_s) > SAME_LIFE_S or any(
             after.values.get(name, 0.0) < value for name, value in before.values.items()
         )
         if restarted:
@@ -125,7 +137,7 @@ def by_interval(found: Iterable[Growth], grid: Grid) -> list[tuple[float, float,
 def _spread(found: Iterable[Growth], times: Sequence[float]) -> list[dict[str, float] | None]:
     """A total per interval between `times`: of each growth the part that falls into it."""
     totals: list[dict[str, float]] = [{} for _ in times[1:]]
-    covered = [0.0] * len(totals)
+    covered: list[list[tuple[float, float]]] = [[] for _ in totals]
     for growth in found:
         length_s = growth.end_s - growth.begin_s
         # A growth without length, read at the moment of a restart, belongs to the interval that ends with it.
@@ -133,18 +145,27 @@ def _spread(found: Iterable[Growth], times: Sequence[float]) -> list[dict[str, f
         for at in range(first, len(totals)):
             if times[at] >= growth.end_s:
                 break
-            overlap = min(times[at + 1], growth.end_s) - max(times[at], growth.begin_s)
-            if overlap < 0:
+            begin_s, end_s = max(times[at], growth.begin_s), min(times[at + 1], growth.end_s)
+            if begin_s > end_s:
                 continue
-            share = overlap / length_s if length_s > 0 else 1.0
-            covered[at] = max(covered[at], overlap)
+            share = (end_s - begin_s) / length_s if length_s > 0 else 1.0
+            covered[at].append((begin_s, end_s))
             for name, amount in growth.amounts.items():
                 totals[at][name] = totals[at].get(name, 0.0) + amount * share
     lengths = (end - begin for begin, end in pairwise(times))
     return [
-        total if length > 0 and cover >= COVERED_SHARE_MIN * length else None
-        for total, cover, length in zip(totals, covered, lengths, strict=True)
+        total if length > 0 and _union(spans) >= COVERED_SHARE_MIN * length else None
+        for total, spans, length in zip(totals, covered, lengths, strict=True)
     ]
+
+
+def _union(spans: list[tuple[float, float]]) -> float:
+    """Length that spans cover together."""
+    covered, reached = 0.0, -inf
+    for begin, end in sorted(spans):
+        covered += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return covered
 
 
 def rates(found: Sequence[Growth], grid: Grid, scale: float = 1.0) -> dict[str, tuple[Point, ...]]:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 from typing import Any, Final
 
 from llog.loadtest.artifacts import HostSample, ProcessSample
-from llog.loadtest.report.broker_charts import NO_PAGES, growth_of, ranked
+from llog.loadtest.report.broker_charts import NO_PAGES, growth_of
 from llog.loadtest.report.charts import Chart, Series
 from llog.loadtest.report.charts.model import Point
 from llog.loadtest.report.client_charts import BYTES_PER_MB
@@ -21,6 +20,7 @@ from llog.loadtest.report.increments import (
     leaves,
     rates,
 )
+from llog.loadtest.report.ranking import ranked
 from llog.loadtest.report.run_data import RunData
 
 SECONDS_PER_HOUR: Final = 3_600
@@ -55,7 +55,9 @@ def process_cpu(data: RunData) -> Chart:
     for sample in data.metrics:
         for process in sample.processes:
             if process.alive:
-                lists.setdefault(process.name, []).append(Reading(sample.at_s, 0.0, {process.name: process.cpu_s}))
+                lists.setdefault(process.name, []).append(
+                    Reading(sample.at_s, process.started_s, {process.name: process.cpu_s})
+                )
     found = [growth for listed in lists.values() for growth in growths(listed)]
     about = "Cores that each process uses, its children included."
     series = ranked(rates(found, data.grid), "other processes")
@@ -80,29 +82,28 @@ def _of_processes(data: RunData, value: Callable[[ProcessSample], float]) -> dic
 
 def host_cpu(data: RunData) -> Chart:
     cores = max((sample.host.cpu_count for sample in data.metrics), default=0)
-    busy = _host_rate(data, lambda host: host.cpu_busy_s)
-    steal = _host_rate(data, lambda host: host.cpu_steal_s)
-    series = (Series("busy", busy, colour=0), Series("taken by other machines", steal, colour=1)) if busy else ()
+    counters = {"busy": lambda host: host.cpu_busy_s, "taken by other machines": lambda host: host.cpu_steal_s}
+    series = _host_rates(data, counters)
     about = f"Cores of the whole machine that are busy, of {cores}." if cores else "Cores of the machine that are busy."
     return Chart("host-cpu", "Host CPU", about, "lines", "cores", series, data.marks, missing=NO_SAMPLES)
 
 
 def host_disk(data: RunData) -> Chart:
-    written = _host_rate(data, lambda host: host.disk_written_bytes / BYTES_PER_MB)
-    read = _host_rate(data, lambda host: host.disk_read_bytes / BYTES_PER_MB)
-    series = (Series("written", written), Series("read", read)) if written else ()
+    counters = {"written": lambda host: host.disk_written_bytes, "read": lambda host: host.disk_read_bytes}
+    series = _host_rates(data, counters, 1 / BYTES_PER_MB)
     about = "Bytes that all disks of the machine read and write."
     return Chart("host-disk", "Host disks", about, "lines", "MB/s", series, data.marks, missing=NO_SAMPLES)
 
 
-def _host_rate(data: RunData, value: Callable[[HostSample], float]) -> tuple[Point, ...]:
-    points: list[Point] = []
-    for before, after in pairwise(data.metrics):
-        length_s, grown = after.at_s - before.at_s, value(after.host) - value(before.host)
-        if length_s > 0:
-            middle = (before.at_s + after.at_s) / 2 - data.zero_s
-            points.append((middle, grown / length_s if grown >= 0 else None))
-    return tuple(points)
+def _host_rates(
+    data: RunData, counters: Mapping[str, Callable[[HostSample], float]], scale: float = 1.0
+) -> tuple[Series, ...]:
+    listed = [
+        Reading(sample.at_s, 0.0, {name: float(value(sample.host)) for name, value in counters.items()})
+        for sample in data.metrics
+    ]
+    lines = rates(growths(listed), data.grid, scale)
+    return tuple(Series(name, lines[name]) for name in counters if name in lines)
 
 
 # -- money -------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from llog.loadtest.report.charts.scales import number
 from llog.loadtest.report.charts.svg import Markup, element, join
 from llog.loadtest.report.model import Section, Table
 
+WIDE_COLUMNS: Final = 4
+"""Tables with as many columns take the whole width."""
 LONG_TABLE: Final = 14
 """Tables with more rows can be folded."""
 
@@ -40,13 +42,15 @@ nav a{white-space:nowrap;text-decoration:none;font-size:.9rem}
 nav a:hover,nav a:focus{text-decoration:underline}
 main.inner{padding-top:1.2rem;padding-bottom:3rem}
 section{margin:2.2rem 0 0;scroll-margin-top:3.2rem}
+main>section:first-child{margin-top:.4rem}
 h2{font-size:1.3rem;margin:0 0 .6rem}
 section>p{margin:-.3rem 0 .8rem;color:var(--quiet);max-width:80ch}
-.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1rem;align-items:start}
+.cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1rem}
 .card{background:var(--card);border:1px solid var(--grid);border-radius:12px;padding:1rem 1.1rem;min-width:0}
 .card+.card{margin:0}
-.tables{display:grid;gap:1rem;margin-top:1rem}
-.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(9.6rem,1fr));gap:.8rem;margin:0}
+.tables{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1rem;margin-top:1rem}
+.tables>.span{grid-column:1/-1}
+.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(11.4rem,1fr));gap:.8rem;margin:0}
 .tile{background:var(--card);border:1px solid var(--grid);border-radius:12px;padding:.75rem .9rem;min-width:0}
 .tile dt{color:var(--quiet);font-size:.82rem}
 .tile dd{margin:0}
@@ -56,6 +60,7 @@ section>p{margin:-.3rem 0 .8rem;color:var(--quiet);max-width:80ch}
 .notice{border-radius:10px;padding:.7rem 1rem;margin:0 0 .8rem;border:1px solid currentColor}
 .notice ul{margin:.2rem 0 0;padding-left:1.2rem}
 .notice p{margin:0}
+.notice.plain{background:var(--card);border-color:var(--grid)}
 .notice.good,.pill.good{color:var(--good);background:var(--goodback)}
 .notice.bad,.pill.bad{color:var(--bad);background:var(--badback)}
 .notice.warn,.pill.warn{color:var(--warn);background:var(--warnback)}
@@ -65,14 +70,16 @@ section>p{margin:-.3rem 0 .8rem;color:var(--quiet);max-width:80ch}
 .block summary{cursor:pointer;color:var(--quiet);font-size:.85rem}
 .wide{overflow-x:auto}
 .wide table{border-collapse:collapse;width:100%;font-size:.87rem;font-variant-numeric:tabular-nums}
-.wide th,.wide td{padding:.3rem .7rem .3rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--grid)}
+.wide th,.wide td{padding:.3rem .6rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--grid)}
 .wide td.n,.wide th.n{text-align:right}
+.wide th:first-child,.wide td:first-child{padding-left:0}
 .wide thead th{color:var(--quiet);font-weight:600;white-space:nowrap}
 .wide td.t{overflow-wrap:anywhere;min-width:6rem}
 :focus-visible{outline:2px solid var(--accent);outline-offset:2px}
 footer{color:var(--quiet);font-size:.82rem;margin-top:2.5rem}
 @media screen and (max-width:620px){.inner{padding-left:1rem;padding-right:1rem}.card{padding:.8rem}
-header h1{font-size:1.5rem}.tiles{grid-template-columns:repeat(2,minmax(0,1fr))}.tile .figure{font-size:1.3rem}}
+header h1{font-size:1.5rem}.tiles{grid-template-columns:repeat(2,minmax(0,1fr))}.tile .figure{font-size:1.3rem}
+.wide td.t{min-width:3.2rem}.wide th,.wide td{padding:.3rem .35rem}}
 @media print{:root{--page:#fff}body{font-size:10pt}nav,.chart details{display:none}
 header.band{background:none;color:var(--ink)}header p,header p.about,header .kind{color:var(--quiet)}
 .cards{grid-template-columns:1fr 1fr}.card,.tile{break-inside:avoid}h2{break-after:avoid}
@@ -125,13 +132,16 @@ def plain_section(part: Section) -> tuple[str, str, str]:
 def table_card(table: Table, cells: Sequence[Sequence[str]] | None = None, *, folded: bool = True) -> Markup:
     """`cells` are the contents where they are more than text. Long tables begin folded."""
     about = element("p", table.about) if table.about else ""
+    span = " span" if len(table.columns) >= WIDE_COLUMNS else ""
     if not table.rows:
         content: str = element("p", "None.")
     else:
         content = _grid(table, cells)
         if folded and len(table.rows) > LONG_TABLE:
             content = element("details", element("summary", f"{len(table.rows)} rows"), content)
-    return element("div", element("h3", table.title), about, content, class_="card block", id=f"table-{table.id}")
+    return element(
+        "div", element("h3", table.title), about, content, class_=f"card block{span}", id=f"table-{table.id}"
+    )
 
 
 def _grid(table: Table, cells: Sequence[Sequence[str]] | None) -> Markup:

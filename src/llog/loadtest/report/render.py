@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Final
 
-from llog.loadtest.artifacts import Verdict
+from llog.limits import GIB
 from llog.loadtest.report.charts.scales import number
 from llog.loadtest.report.charts.svg import Markup, element
 from llog.loadtest.report.model import Report, Table
 from llog.loadtest.report.page import header_of, notice, page, pill, plain_section, section, table_card, tile
 
-UNITS = {"mb_per_s": "MB/s", "ms": "ms", "dollars_per_hour": "$/h", "failed_requests": "requests"}
+UNITS: Final = {"mb_per_s": "MB/s", "ms": "ms", "dollars_per_hour": "$/h", "failed_requests": "requests"}
+"""By the ending of a target's name."""
+NAMES: Final = {"dollars_per_hour": "cost of S3", "failed_requests": "failed requests"}
+BOUNDS: Final = {"min": "at least ", "max": "at most "}
 
 
 def render_report(report: Report) -> str:
@@ -30,13 +34,14 @@ def when(report: Report) -> str:
 def machine_line(report: Report) -> str:
     """The main facts of the machine; the table has all."""
     machine = report.machine
-    parts = [machine.get("cpu_model", "")]
-    if "cpu_count" in machine:
-        parts.append(f"{machine['cpu_count']} cores")
+    parts = [machine.get("processor", ""), f"{machine['cores']} cores" if "cores" in machine else ""]
     memory = machine.get("memory_bytes", "")
     if memory.isdigit():
-        parts.append(f"{int(memory) / 2**30:.3g} GiB")
-    parts += [machine.get("platform", ""), f"commit {machine['git.commit'][:10]}" if "git.commit" in machine else ""]
+        parts.append(f"{int(memory) / GIB:.3g} GiB")
+    parts += [machine.get("kernel", ""), f"llog {machine['llog']}" if "llog" in machine else ""]
+    if "git.commit" in machine:
+        dirty = " with changes" if machine.get("git.dirty") == "true" else ""
+        parts.append(f"commit {machine['git.commit'][:10]}{dirty}")
     shown = [part for part in parts if part]
     return "Machine: " + " · ".join(shown) if shown else ""
 
@@ -74,30 +79,24 @@ def _tiles(report: Report) -> Markup:
 
 
 def _verdicts(report: Report) -> Markup:
-    title = "Verdicts"
     if not report.judged:
-        return element(
-            "div",
-            table_card(Table("verdicts", title, (), (), "Without summary.json nothing is judged.")),
-            class_="tables",
-        )
+        about = "Without summary.json nothing is judged."
+        return element("div", table_card(Table("verdicts", "Verdicts", (), (), about)), class_="tables")
     rows, cells = [], []
     for verdict in report.verdicts:
-        row = (target_text(verdict), verdict.limit, verdict.value, "met" if verdict.ok else "missed")
-        rows.append(row)
-        mark = pill("good", "✓ met") if verdict.ok else pill("bad", "✗ missed")
-        cells.append([row[0], number(verdict.limit), number(verdict.value), mark])
-    table = Table("verdicts", title, ("target", "limit", "value", "verdict"), tuple(rows))
+        target, bound, unit = target_text(verdict.target)
+        limit, value = f"{bound}{number(verdict.limit)} {unit}".strip(), f"{number(verdict.value)} {unit}".strip()
+        rows.append((target, limit, value, "met" if verdict.ok else "missed"))
+        cells.append([target, limit, value, pill("good", "✓ met") if verdict.ok else pill("bad", "✗ missed")])
+    table = Table("verdicts", "Verdicts", ("target", "limit", "value", "verdict"), tuple(rows))
     return element("div", table_card(table, cells), class_="tables")
 
 
-def target_text(verdict: Verdict) -> str:
-    """`produce_p99_ms_max` is "produce p99, at most, ms"."""
-    name, _, bound = verdict.target.rpartition("_")
-    if bound not in ("min", "max"):
-        return verdict.target.replace("_", " ")
-    unit = next((ending for ending in UNITS if name == ending or name.endswith(f"_{ending}")), "")
-    words = name.removesuffix(unit).strip("_").replace("_", " ") or {"dollars_per_hour": "cost"}.get(
-        name, "failed requests"
-    )
-    return f"{words}, {'at least' if bound == 'min' else 'at most'}" + (f", {UNITS[unit]}" if unit else "")
+def target_text(target: str) -> tuple[str, str, str]:
+    """`produce_p99_ms_max` is "Produce p99", "at most ", "ms"."""
+    name, _, bound = target.rpartition("_")
+    if bound not in BOUNDS:
+        return target.replace("_", " "), "", ""
+    ending = next((each for each in UNITS if name == each or name.endswith(f"_{each}")), "")
+    words = NAMES.get(name) or name.removesuffix(ending).strip("_").replace("_", " ")
+    return words[:1].upper() + words[1:], BOUNDS[bound], UNITS.get(ending, "")

@@ -55,7 +55,7 @@ class RunData(msgspec.Struct, frozen=True):
 
     @property
     def grid(self) -> Grid:
-        return Grid(tuple(sorted({sample.at_s for sample in self.metrics})), self.zero_s)
+        return Grid.of((sample.at_s for sample in self.metrics), self.zero_s)
 
     def stretch(self, phase: str) -> tuple[float, float] | None:
         """Unix times of the first begin and the last end of a phase."""
@@ -118,6 +118,7 @@ def load(run: RunDirectory) -> RunData:
             listed.extend(found)  # what came before a damaged line stays
         except (msgspec.DecodeError, OSError) as error:
             missing.append(f"{name} is damaged after line {len(listed)}: {error}")
+            return tuple(listed)
         if not listed and name in FILES:
             missing.append(f"{name} is missing or empty: {FILES[name]}")
         return tuple(listed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from llog.loadtest.report.charts.model import Chart, clean
+from llog.loadtest.report.charts.model import Chart
 from llog.loadtest.report.charts.plots import WIDTH, hue
 from llog.loadtest.report.charts.scales import linear, number
 from llog.loadtest.report.charts.svg import Markup, element, join
@@ -22,7 +22,7 @@ def height(chart: Chart) -> float:
 
 
 def bars(chart: Chart) -> Markup:
-    lists = [dict(clean(series.points)) for series in chart.series]
+    lists = [dict(line) for line in chart.lines()]
     largest = max((abs(y) for values in lists for y in values.values() if y is not None), default=0.0)
     across = linear(0.0, largest or 1.0, 0.0, WIDTH - LEFT - VALUE_ROOM)
     parts, top = [], GAP / 2

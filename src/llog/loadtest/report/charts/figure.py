@@ -39,6 +39,8 @@ def _legend(chart: Chart) -> Markup:
     if len(chart.series) > 1 or chart.kind != "bars":
         items += [element("li", _swatch(chart, series, n), series.name) for n, series in enumerate(chart.series)]
     if chart.kind in ("lines", "stacked"):
+        phases = [mark.label for mark in chart.marks if mark.kind == "phase" and mark.label]
+        items += [element("li", _patch("phase"), label) for label in phases]
         for n, mark in enumerate(events(chart)):
             letter = element("span", chr(65 + n), class_="sign", aria_hidden="true")
             items.append(element("li", letter, f"{mark.label} at {clock(mark.x)}"))
@@ -52,9 +54,14 @@ def _swatch(chart: Chart, series: Series, position: int) -> Markup:
             "rect", class_=f"bar {colour}{' hollow' if series.dashed else ''}", x=2, y=1, width=18, height=10
         )
     elif chart.kind == "stacked":
-        shape = element("rect", class_=f"area {colour}", x=2, y=1, width=18, height=10)
+        return _patch(f"area {colour}")
     else:
         shape = element("path", class_=f"line {colour}{' dash' if dash else ''}", d="M1 6H23")
+    return element("svg", shape, viewBox="0 0 24 12", aria_hidden="true")
+
+
+def _patch(style: str) -> Markup:
+    shape = element("rect", class_=style, x=2, y=0, width=18, height=12)
     return element("svg", shape, viewBox="0 0 24 12", aria_hidden="true")
 
 

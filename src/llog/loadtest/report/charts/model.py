@@ -12,6 +12,8 @@ from llog.errors import InvalidArgument
 
 VALUE_MAX: Final = 1e300
 """Larger values are drawn as this one, so that the difference of two values stays finite."""
+VALUE_MIN: Final = 1e-300
+"""Smaller values are drawn as zero, so that a logarithm of a value is that of a normal number."""
 
 Kind = Literal["lines", "stacked", "hdr", "bars"]
 Point = tuple[float, float | None]
@@ -58,13 +60,23 @@ class Chart(msgspec.Struct, frozen=True):
 
     @property
     def drawable(self) -> bool:
-        return any(y is not None for series in self.series for _, y in clean(series.points))
+        return any(y is not None for line in self.lines() for _, y in line)
 
+    def lines(self) -> list[list[Point]]:
+        """The points of each series that can be drawn: those without a place are dropped, values that are no numbers
+        become gaps, huge and tiny ones are cut."""
+        return [
+            [
+                (_cut(x), _cut(y) if y is not None and isfinite(y) else None)
+                for x, y in series.points
+                if self._has_place(x)
+            ]
+            for series in self.series
+        ]
 
-def clean(points: tuple[Point, ...]) -> list[Point]:
-    """Points without x are dropped, values that are no numbers become gaps, huge ones are cut to VALUE_MAX."""
-    return [(_cut(x), _cut(y) if y is not None and isfinite(y) else None) for x, y in points if isfinite(x)]
+    def _has_place(self, x: float) -> bool:
+        return isfinite(x) and (self.kind != "hdr" or 0 <= x < 100)
 
 
 def _cut(value: float) -> float:
-    return max(-VALUE_MAX, min(VALUE_MAX, value))
+    return 0.0 if abs(value) < VALUE_MIN else max(-VALUE_MAX, min(VALUE_MAX, value))

@@ -10,7 +10,7 @@ from itertools import groupby
 from math import log10
 from typing import Final
 
-from llog.loadtest.report.charts.model import Chart, Mark, Point, Series, clean
+from llog.loadtest.report.charts.model import Chart, Mark, Point, Series
 from llog.loadtest.report.charts.rows import rows, value_text, x_text
 from llog.loadtest.report.charts.scales import (
     Scale,
@@ -55,7 +55,7 @@ def plot(chart: Chart) -> Markup:
     """The content of the SVG of a chart that has values."""
     if chart.kind == "hdr":
         return _percentiles(chart)
-    lists = [thin(clean(series.points)) for series in chart.series]
+    lists = [thin(line) for line in chart.lines()]
     low, high = _time_range(chart, lists)
     across = linear(low, high, LEFT, RIGHT)
     ground = _phases(chart, across, low, high)
@@ -67,7 +67,7 @@ def plot(chart: Chart) -> Markup:
         up, grid = _value_axis([y for points in lists for _, y in points if y is not None], chart.unit)
         drawn = [_line(lists[n], across, up, series, n) for n, series in enumerate(chart.series)]
     return join(
-        ground, grid, _time_axis(low, high, across), *drawn, _events(chart, across, low, high), _hover(chart, across)
+        ground, grid, *drawn, _time_axis(low, high, across), _events(chart, across, low, high), _hover(chart, across)
     )
 
 
@@ -138,7 +138,7 @@ def _events(chart: Chart, across: Scale, low: float, high: float) -> Markup:
         sign = [
             element("line", class_="event", x1=x, x2=x, y1=TOP - 4, y2=BOTTOM),
             element("circle", class_="flag", cx=x, cy=TOP - 11, r=8.0),
-            element("text", chr(65 + n), class_="flagtext", x=x, y=TOP - 7.5, text_anchor="middle"),
+            element("text", chr(65 + n), class_="flagtext", x=x, y=TOP - 11, text_anchor="middle"),
             element("title", f"{clock(mark.x)} {mark.label}"),
         ]
         parts.append(element("g", *sign))
@@ -182,7 +182,7 @@ Layer = list[tuple[float, float, float]]
 
 def _stack(chart: Chart) -> list[Layer]:
     """A layer per series on top of those before it; a gap counts as zero."""
-    lists = [dict(clean(series.points)) for series in chart.series]
+    lists = [dict(line) for line in chart.lines()]
     xs = sorted({x for points in lists for x in points})
     totals: list[Point] = [(x, sum(points.get(x) or 0.0 for points in lists)) for x in xs]
     xs = [x for x, _ in thin(totals)]
@@ -207,15 +207,16 @@ def _area(layer: Layer, across: Scale, up: Scale, colour: str) -> Markup:
 
 
 def _percentiles(chart: Chart) -> Markup:
-    lists = [[(x, y) for x, y in clean(series.points) if 0 <= x < 100] for series in chart.series]
-    last = max((x for points in lists for x, _ in points), default=99.0)
-    shown = [x for x in PERCENTILES if x <= max(last, 99.0) + 1e-9]
-    scale = linear(_nines(min(50.0, *shown)), max(_nines(last), _nines(shown[-1])), LEFT + 10, RIGHT - 10)
+    lists = chart.lines()
+    xs = [x for points in lists for x, _ in points]
+    first, last = min(50.0, *xs), max(99.0, *xs)
+    shown = [x for x in PERCENTILES if x <= last + 1e-9]
+    scale = linear(_nines(first), _nines(last), LEFT + 10, RIGHT - 10)
 
     def across(percentile: float) -> float:
         return scale(_nines(percentile))
 
-    up, grid = _value_axis([y for points in lists for _, y in points if y is not None] or [0.0], chart.unit)
+    up, grid = _value_axis([y for points in lists for _, y in points if y is not None], chart.unit)
     axis = [element("line", class_="axis", x1=LEFT, x2=RIGHT, y1=BOTTOM, y2=BOTTOM)]
     for x in shown:
         axis.append(element("line", class_="grid", x1=across(x), x2=across(x), y1=TOP, y2=BOTTOM))

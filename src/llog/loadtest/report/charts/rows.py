@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
-from llog.loadtest.report.charts.model import Chart, Point, clean
+from llog.loadtest.report.charts.model import Chart, Point
 from llog.loadtest.report.charts.scales import clock, number
 
 ROWS_MAX: Final = 120
@@ -18,7 +18,7 @@ Row = tuple[float, list[float | None]]
 def rows(chart: Chart, rows_max: int = ROWS_MAX) -> tuple[list[Row], int]:
     """Rows by x, a value per series, and the stride: every how manyth x has a row. Series that were sampled at other
     times than the longest one give their nearest value."""
-    lists = [clean(series.points) for series in chart.series]
+    lists = chart.lines()
     xs = [x for x, _ in max(lists, key=len, default=[])]
     stride = -(-len(xs) // rows_max) or 1
     reach = min((b - a for a, b in pairwise(xs) if b > a), default=1.0) * 0.75

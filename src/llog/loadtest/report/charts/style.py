@@ -46,7 +46,7 @@ STYLE: Final = (
 .chart .event{stroke:var(--ink);stroke-width:1.2;stroke-dasharray:2 3}
 .chart .eventspan{fill:var(--c1);fill-opacity:.12}
 .chart .flag{fill:var(--ink)}
-.chart text.flagtext{fill:var(--card);font-weight:700;font-size:10px}
+.chart text.flagtext{fill:var(--card);font-weight:700;font-size:10px;dominant-baseline:central}
 .chart .hover{fill:transparent}
 .chart .hover:hover{fill:var(--shade)}
 .chart .value{fill:var(--ink)}
@@ -64,7 +64,7 @@ display:inline-grid;place-items:center;font-size:.7rem;font-weight:700}
 .chart thead th{position:sticky;top:0;background:var(--card)}
 .chart .none{border:1px dashed var(--grid);border-radius:8px;color:var(--quiet);padding:2rem 1rem;text-align:center}
 @media screen and (max-width:620px){
-.chart text{font-size:19px}.chart text.flagtext{font-size:14px}
+.chart text{font-size:19px}.chart text.flagtext{font-size:15px}.chart .flag{r:11px}
 .chart .minor{display:none}.chart .line{stroke-width:2.6}}
 """
 )
