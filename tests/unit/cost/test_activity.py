@@ -11,6 +11,11 @@ from llog.cost.estimate import estimate_of
 from llog.cost.inputs import CostInputs, PriceList, input_names, inputs_of
 from llog.errors import InvalidArgument
 from llog.limits import COMPACT_WINDOW_BYTES_IN_SERVICE, MIB
+from llog.log.index import Entry
+from llog.log.keys import Log
+from llog.log.rewrite.publish import Run
+from llog.pipeline.compact.plan import SegmentRules, Sizing, plan_round
+from tests.unit.pipeline.compact.test_compact_plan import entry
 
 # Ten brokers, each with two blobs a second, 20 partitions in each blob, 200 records of each partition in a blob.
 # Compaction writes 100,000 records per segment and 5,000 per index key.
@@ -181,3 +186,19 @@ def test_wrong_inputs_are_refused_with_their_name(changes: dict[str, object], na
 
 def test_input_names_differ_between_the_parts() -> None:
     assert len(set(input_names())) == len(input_names())
+
+
+def test_the_plan_of_compaction_ends_segments_where_the_model_does() -> None:
+    """40 partitions in every blob of 5 MB: a round of the service's size makes segments of 128 MiB / 40."""
+    logs = [Log("load", partition) for partition in range(40)]
+    slice_bytes = 5_000_000 // len(logs)
+
+    def slice_of(log: Log, number: int) -> Entry:
+        return entry(number + 1, f"b{number:04d}", size=slice_bytes, at=log.partition * slice_bytes)
+
+    entries = {log: Run(tuple(slice_of(log, number) for number in range(80))) for log in logs}
+    sizing = Sizing.in_process(COMPACT_WINDOW_BYTES_IN_SERVICE)
+    plan = plan_round(entries, sizing, SegmentRules())
+    segments = [planned.run for runs in plan.runs.values() for planned in runs]
+    mean_bytes = sum(len(run.entries) for run in segments) * slice_bytes / len(segments)
+    assert mean_bytes == pytest.approx(COMPACT_WINDOW_BYTES_IN_SERVICE / len(logs), rel=0.1)

@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from llog.cli.exits import FAILED, INTERRUPTED, exit_code_of
-from llog.errors import LlogError
+from llog.errors import InvalidArgument, LlogError
 from llog.loadtest.progress import Progress
 from llog.loadtest.review.review import review
 from llog.loadtest.run_directory import RESULTS
 from llog.loadtest.scenario import read_scenario
 
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
 SERVERS = {
     "minio": "minio",
     "versitygw": "versitygw",
@@ -49,7 +49,7 @@ def main(
             outcome = asyncio.run(review(scenario, changes or (), results, progress, stay=wanted, show=typer.echo))
     except LlogError as error:
         typer.echo(f"llog: {error}", err=True)
-        raise typer.Exit(exit_code_of(error)) from error
+        raise typer.Exit(USAGE if isinstance(error, InvalidArgument) else FAILED) from error
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if outcome is not None:
