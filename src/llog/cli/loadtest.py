@@ -257,6 +257,8 @@ def _client_lines(client: ClientSummary) -> list[str]:
     loss = client.loss
     if loss.missing or loss.duplicates or loss.reordered:
         lines.append(f"  RECORDS          missing {loss.missing}, twice {loss.duplicates}, reordered {loss.reordered}")
+    if client.partitions_unfinished:
+        lines.append(f"  UNVERIFIED       {client.partitions_unfinished} partitions were not read to their end")
     return lines
 
 
