@@ -212,7 +212,7 @@ async def test_a_slow_request_gets_a_line_and_the_wait_of_a_long_poll_is_not_slo
         record.status, record.wait_ms = 200, wait_ms
         now[0] += duration_ms / 1_000
         log.finish(record)
-    assert [round(line["duration_ms"]) for line in lines()] == [100, 350]
+    assert [(round(line["duration_ms"]), line.get("max_wait_ms")) for line in lines()] == [(100, None), (350, 250)]
 
 
 async def test_a_page_that_a_process_does_not_serve_is_logged_with_the_reason(lines: Any) -> None:
