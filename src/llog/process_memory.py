@@ -3,8 +3,8 @@
 A broker allocates and frees some hundred kilobytes per request, a Spark worker megabytes per split. By default the C
 library returns them to the kernel and gets them back page by page, which costs more than parsing a request; and
 Python's collector walks all modules, routes and kernels again and again; with its default it does so hundreds of times
-while they are imported, a tenth of a start. Only for our own processes, never for a program that embeds a broker.
-Without glibc's `mallopt`, the first setting does nothing.
+while they are imported. Only for our own processes, never for a program that embeds a broker. Without glibc's
+`mallopt`, the first setting does nothing.
 """
 
 from __future__ import annotations
