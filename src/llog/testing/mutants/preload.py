@@ -1,6 +1,6 @@
 """What every mutant's process needs and no mutant changes: loaded once, in the process that the others are forked from.
 
-Loading the kernels and their libraries takes three times as long as playing a script. A module that a mutant changes
+Loading the kernels and their libraries takes longer than playing a script. A module that a mutant changes
 must not be loaded here; `install` refuses one that is.
 """
 
