@@ -39,7 +39,7 @@ soak: setup servers ## every count that a release must show, once (some hours on
 check: setup ## lint, types, import arrows, formatting; changes nothing
 	@scripts/check.sh "$(BIN)"
 
-bench: setup servers ## all benchmarks, or ONLY=name; a line each, and the change since the last run; STORE=1 keeps the figures for docs/performance.md
+bench: setup servers ## all benchmarks, or ONLY=name, with the change since the last run; STORE=1 stores them for docs/performance.md
 	@$(BIN)/python -m tests.benchmarks $(if $(filter 1,$(STORE)),--store) $(ONLY)
 
 sim: setup ## the log under simulation: SCENARIO=h05a (a hazard) or log-… (random: SCHEDULES=… SEED=…); all without
