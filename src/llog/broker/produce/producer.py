@@ -184,16 +184,17 @@ class BatchingProducer:
 
     def _check(self, groups: Sequence[EncodedGroup]) -> list[int]:
         """The byte length of each body."""
-        if len(groups) > 1 and len({group.log for group in groups}) != len(groups):
+        logs = [group.log for group in groups]
+        if len(set(logs)) != len(logs):
             raise InvalidArgument("groups", "one log occurs twice in one append")
+        for log in self._new_logs.unknown(logs):
+            # An invalid name would fail the whole flush when its keys are built.
+            check_topic(log.topic)
+            check_partition(log.partition)
         byte_lengths = [group.byte_length for group in groups]
-        for group, byte_length in zip(groups, byte_lengths, strict=True):
-            if not self._new_logs.is_known(group.log):
-                # An invalid name would fail the whole flush when its keys are built.
-                check_topic(group.log.topic)
-                check_partition(group.log.partition)
-            if byte_length > BATCH_GROUP_BYTES_MAX:
-                raise ValueTooLarge(f"group of {group.log}", byte_length, BATCH_GROUP_BYTES_MAX)
+        largest = max(byte_lengths, default=0)
+        if largest > BATCH_GROUP_BYTES_MAX:
+            raise ValueTooLarge(f"group of {logs[byte_lengths.index(largest)]}", largest, BATCH_GROUP_BYTES_MAX)
         return byte_lengths
 
     def _refusal(self, charge: int) -> tuple[type[LogError], str] | None:
