@@ -17,6 +17,8 @@ class Target(NamedTuple):
     address: str
     directory: Path
     """Empty, for the suite's files and logs."""
+    tests: str = "*"
+    """A pattern of the tests to run, for suites that run tests one by one; the others run all."""
 
 
 class Suite(NamedTuple):

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +22,7 @@ from llog.testing.servers import ServerUnavailable, cache_directory
 
 BUILD_SECONDS_MAX: Final = 1_200
 HERE: Final = Path(__file__).parent
+JVMS: Final = Path("/usr/lib/jvm")
 MAVEN_DEPENDENCY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 
 
@@ -91,7 +94,7 @@ def go_module(module: str, version: str, stage: Path) -> Path:
 
 def python_sources(name: str, version: str, stage: Path) -> None:
     """The source package, unpacked into `stage`."""
-    pip = (sys_executable(), "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:")
+    pip = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", ":all:")
     call(*pip, f"{name}=={version}", "-d", stage, directory=stage)
     _unpack_only(stage, "*.tar.gz")
 
@@ -127,12 +130,6 @@ def java_class(source: Path, packages: Path) -> Path:
     return classes
 
 
-def sys_executable() -> str:
-    import sys
-
-    return sys.executable
-
-
 def _version_of(pom: Path) -> str:
     text = pom.read_text()
     return text.split("<kafka.version>")[1].split("<")[0]
@@ -143,6 +140,25 @@ def _unpack_only(stage: Path, pattern: str) -> None:
     with tarfile.open(archive) as packed:
         packed.extractall(stage, filter="data")
     archive.unlink()
+
+
+def java_program(version_min: int) -> str:
+    """A `java` of that version or newer: the one of the path, of JAVA_HOME, or another that is installed."""
+    home = os.environ.get("JAVA_HOME")
+    candidates = [shutil.which("java"), home and f"{home}/bin/java", *sorted(map(str, JVMS.glob("*/bin/java")))]
+    for candidate in candidates:
+        if candidate and _java_version(candidate) >= version_min:
+            return candidate
+    raise ServerUnavailable(f"Java {version_min} or newer is not installed")
+
+
+def _java_version(program: str) -> int:
+    try:
+        shown = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+    except OSError:
+        return 0
+    match = re.search(r'version "(\d+)', shown)
+    return int(match[1]) if match else 0
 
 
 def programs(names: Sequence[str]) -> None:

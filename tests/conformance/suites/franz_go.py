@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +30,8 @@ def _build(stage: Path) -> None:
 def run_tests(target: Target) -> Iterator[Result]:
     package = kept(f"franz-go-{VERSION}", _build)
     program = package / "kgo.test"
-    listed = subprocess.run([program, "-test.list", "."], capture_output=True, text=True, check=True)
-    names = [line for line in listed.stdout.split() if line.startswith("Test")]
+    listed = subprocess.run([program, "-test.list", "^Test"], capture_output=True, text=True, check=True)
+    names = fnmatch.filter(listed.stdout.split(), target.tests)
     environment = {
         "KGO_SEEDS": target.address,
         "KGO_TEST_RF": "1",

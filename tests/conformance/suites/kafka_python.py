@@ -37,6 +37,7 @@ def _fetch(stage: Path) -> None:
     python_sources("kafka-python", VERSION, stage)
     [sources] = stage.glob("kafka_python-*")
     (sources / "test/service.py").write_text(_SERVICE)
+    (sources / "test/__init__.py").touch()  # or Python's own package `test` is found instead
 
 
 def run_tests(target: Target) -> Iterable[Result]:
@@ -45,6 +46,8 @@ def run_tests(target: Target) -> Iterable[Result]:
     modules = [f"test/integration/test_{name}_integration.py" for name in ("admin", "consumer", "producer")]
     options = ["-p", "no:cacheprovider", "-p", "no:randomly", "-q", "--tb=short", f"--junit-xml={report}"]
     options += ["-o", "addopts=", "-o", "log_level=WARNING", f"--timeout={TEST_SECONDS_MAX}", "--timeout-method=signal"]
+    if target.tests != "*":
+        options += ["-k", target.tests]
     ended = run(
         [sys.executable, "-m", "pytest", *options, *modules],
         limit_seconds=SUITE_SECONDS_MAX,

@@ -1,7 +1,7 @@
 """Apicurio Registry, which keeps its schemas in a topic: a journal that it reads back when it starts.
 
-Its packages come from Maven. The journal is made beforehand as a compacted topic. Karapace, which the other clients of
-this kind know best, is on no package registry.
+Its packages come from Maven. The journal is made beforehand as a compacted topic. Karapace, which is better known, is
+on no package registry.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from llog.testing.servers import free_port, is_ok
 from tests.conformance.java import Service
 from tests.conformance.outcome import Result
-from tests.conformance.packages import kept, maven_archive, programs
+from tests.conformance.packages import java_program, kept, maven_archive
 from tests.conformance.running import end_group
 from tests.conformance.suite import Claims, Suite, Target
 
-VERSION: Final = "3.0.9"
-"""The newest that runs on Java 17."""
+VERSION: Final = "3.3.3"
+JAVA_MIN: Final = 21
 ARTIFACT: Final = f"io.apicurio:apicurio-registry-app:{VERSION}:tar.gz:all"
 JOURNAL: Final = "registry-journal"
 START_SECONDS_MAX: Final = 120
@@ -37,14 +37,14 @@ WITHOUT_DEFAULT: Final = {"name": "total", "type": "double"}
 
 
 def run(target: Target) -> list[Result]:
-    programs(["java"])
+    java = java_program(JAVA_MIN)
     package = kept(f"apicurio-{VERSION}", lambda stage: maven_archive(ARTIFACT, stage))
     admin = AdminClient({"bootstrap.servers": target.address})
     for made in admin.create_topics([NewTopic(JOURNAL, 1, 1, config={"cleanup.policy": "compact"})]).values():
         made.result(CALL_SECONDS_MAX)
     claims = Claims()
     ids: dict[str, int] = {}
-    with claims.claim("the registry starts on a compacted topic"), _registry(target, package, "first") as url:
+    with claims.claim("the registry starts on a compacted topic"), _registry(target, java, package, "first") as url:
         with claims.claim("schemas are registered and read back by id"):
             ids["orders"] = _register(url, "orders-value", ORDER)
             ids["users"] = _register(url, "users-value", ORDER | {"name": "User"})
@@ -61,7 +61,7 @@ def run(target: Target) -> list[Result]:
         with claims.claim("a subject is deleted"):
             assert _call(url, "DELETE", "/subjects/users-value", None)[0] == 200
             assert "users-value" not in _call(url, "GET", "/subjects", None)[1]
-    with claims.claim("the registry starts again from its journal"), _registry(target, package, "second") as url:
+    with claims.claim("the registry starts again from its journal"), _registry(target, java, package, "second") as url:
         with claims.claim("after a restart ids, versions and deletions are as before"):
             assert _schema(url, ids["orders"]) == ORDER
             assert _schema(url, ids["orders-2"]) == _with(WITH_DEFAULT)
@@ -75,7 +75,7 @@ def run(target: Target) -> list[Result]:
 
 
 @contextmanager
-def _registry(target: Target, package: Path, name: str) -> Iterator[str]:
+def _registry(target: Target, java: str, package: Path, name: str) -> Iterator[str]:
     """The address of its API for clients of Confluent's registry; its tables are in memory, so only the topic lasts."""
     port = free_port()
     settings = {
@@ -92,7 +92,7 @@ def _registry(target: Target, package: Path, name: str) -> Iterator[str]:
     with open(log, "wb") as output:
         child = subprocess.Popen(
             [
-                "java",
+                java,
                 "-XX:TieredStopAtLevel=1",
                 "-XX:+UseSerialGC",
                 "-Xmx512m",
