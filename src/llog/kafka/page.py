@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from llog.kafka.apis.handler import Handler
 from llog.kafka.apis.handlers import handlers
 from llog.kafka.codec import Versions, apis
+from llog.kafka.conformance import read_results, table
 from llog.kafka.leaders import LEADER_EPOCH
 from llog.kafka.net.connection import IDLE_MS_MAX, IN_FLIGHT_MAX
 from llog.kafka.net.memory import FRAME_BYTES_MAX, SMALL_FRAME_BYTES_MAX
@@ -88,6 +89,13 @@ _NOT_SERVED: Final = """
 ApiVersions does not announce them, so clients do without.
 
 """
+_CONFORMANCE: Final = """
+## Conformance
+
+What other people's tests and programs find, run by `make conformance` (see [contributing](../contributing.md)) against
+one `llog up` on the embedded stores and against Apache Kafka. A test that its suite skips is not counted.
+
+"""
 
 
 class Absent(NamedTuple):
@@ -133,7 +141,8 @@ def markdown() -> str:
     )
     served = "| key | API | versions | what versions added | left out |\n|---|---|---|---|---|\n"
     absent = "| keys | APIs | why |\n|---|---|---|\n"
-    return "".join([head, served, *map(_row, handlers().values()), _NOT_SERVED, absent, *_absent()])
+    conformance = [_CONFORMANCE, *table(read_results())]
+    return "".join([head, served, *map(_row, handlers().values()), _NOT_SERVED, absent, *_absent(), *conformance])
 
 
 def _row(handler: Handler) -> str:
