@@ -180,7 +180,9 @@ VALUE_SAMPLES: list[Value] = [
         ),
         created_at_ms=NOW_MS,
     ),
-    GroupOffset(topic="orders", partition=7, offset=73, leader_epoch=3, metadata="m", committed_at_ms=NOW_MS),
+    GroupOffset(
+        topic="orders", partition=7, offset=73, leader_epoch=3, metadata="m", committed_at_ms=NOW_MS, generation=4
+    ),
     NodeClaim(broker_id="broker-1", claimed_at_ms=NOW_MS),
 ]
 

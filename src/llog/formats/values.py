@@ -279,6 +279,8 @@ class GroupOffset(Value, frozen=True, kw_only=True):
     leader_epoch: int = -1
     metadata: str = ""
     committed_at_ms: Count = 0
+    generation: int = -1
+    """Of the member that committed it (a consumer group's member epoch); -1: of nobody's membership."""
 
 
 VALUES: Final[tuple[type[Value], ...]] = (

@@ -187,11 +187,16 @@ class Keys:
         return Key(f"{self.root}/@cluster/chores/{_external('chore', chore)}", CLUSTER_ROUTE)
 
     def group(self, group: str) -> Key:
-        """The parent of all values of one consumer group."""
+        """The head of a consumer group, and the parent of its pages and positions."""
         segment = _external("group", group)
         return Key(f"{self.root}/@cluster/groups/{segment}", f"@groups:{segment}")
 
+    def groups(self) -> Key:
+        """The parent of all heads; each group has a route of its own."""
+        return Key(f"{self.root}/@cluster/groups", CLUSTER_ROUTE)
+
     def group_item(self, group: str, item: str) -> Key:
+        """A position, or a page of a head (`llog.groups.records`)."""
         parent = self.group(group)
         return Key(f"{parent.path}/{_external('group item', item)}", parent.route)
 
@@ -261,7 +266,7 @@ class Keys:
         match parts:
             case ["@topics", _]:
                 return Key(path, TOPICS_ROUTE)
-            case ["@cluster", "groups", segment, _, *_]:
+            case ["@cluster", "groups", segment, *_]:
                 return Key(path, f"@groups:{segment}")
             case ["@cluster", "sinks", segment, _, *_]:
                 return Key(path, f"@sinks:{segment}")
@@ -301,8 +306,8 @@ class Keys:
 
 class ParsedKey(NamedTuple):
     """`kind` is the name of the `Keys` method that builds the key; the other fields are that method's arguments. Other
-    packages build some kinds: `sink_query`, `sink_head` and `sink_page` (the sink), `scratch` (key compaction), `probe`
-    (`llog doctor`)."""
+    packages build some kinds: `group_page` (consumer groups), `sink_query`, `sink_head` and `sink_page` (the sink),
+    `scratch` (key compaction), `probe` (`llog doctor`)."""
 
     kind: str
     log: Log | None = None
@@ -393,6 +398,10 @@ def _parse_cluster(rest: list[str]) -> ParsedKey | None:
             return ParsedKey("broker", name=unquote(broker))
         case ["nodes", node_id] if _NUMBER.fullmatch(node_id) and int(node_id) <= NODE_ID_MAX:
             return ParsedKey("node", node_id=int(node_id))
+        case ["groups", group]:
+            return ParsedKey("group", name=unquote(group))
+        case ["groups", group, item] if item.startswith("page:"):
+            return ParsedKey("group_page", name=unquote(group), item=unquote(item))
         case ["groups", group, item]:
             return ParsedKey("group_item", name=unquote(group), item=unquote(item))
         case ["probes", probe]:
