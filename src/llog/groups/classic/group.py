@@ -151,6 +151,7 @@ class ClassicGroup:
         if refused is not None:
             return JoinAnswer(refused, member_id=member_id)
         member = group.members[member_id]
+        group.restart_session(member_id, now_ms)
         unchanged = member.record.protocols == request.protocols
         leads = group.members.leader == member_id
         if unchanged and (group.state == COMPLETING or (group.state == STABLE and not leads)):
@@ -169,6 +170,7 @@ class ClassicGroup:
         if refused is not None:
             return self._answer(ticket, SyncAnswer(refused), now_ms)
         member = group.members[request.member_id]
+        group.restart_session(member.id, now_ms)
         group.synced(member.id)
         if group.state == STABLE:
             return self._answer(ticket, group.assigned(member), now_ms, member.id)
@@ -313,9 +315,7 @@ class ClassicGroup:
         """The record under way is stored: its answers leave, and sessions of their members begin."""
         group = self._group
         self._stored = True
-        for reply in group.outbox.release():
-            if reply.member_id in group.members:
-                group.restart_session(reply.member_id, now_ms)
+        group.released(group.outbox.release(), now_ms)
         return group.finish(now_ms)
 
     def abandon(self, code: GroupCode = GroupCode.NOT_COORDINATOR) -> tuple[Reply, ...]:

@@ -11,7 +11,7 @@ was ever answered goes, and a static member gets another id.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -238,6 +238,14 @@ class Rebalance:
             skip_assignment=skip_assignment,
         )
 
+    def released(self, replies: Iterable[Reply], now_ms: int) -> None:
+        """Answers that waited for a record leave: what their members have time for begins now."""
+        for reply in replies:
+            if reply.member_id in self.members:
+                self.restart_session(reply.member_id, now_ms)
+        if self.state == COMPLETING and self.unsynced:
+            self.timers.set(_SYNC, "", now_ms + self.members.rebalance_timeout_ms)
+
     # -- syncing ------------------------------------------------------------------------------------------------------
     def synced(self, member_id: str) -> None:
         self.unsynced.discard(member_id)
@@ -292,7 +300,9 @@ class Rebalance:
         self.complete_join(now_ms)
 
     def _sync_ended(self, now_ms: int) -> None:
-        if self.unsynced:
+        if self.outbox.unwritten:  # members cannot sync before they are answered
+            self.timers.set(_SYNC, "", now_ms + self.members.rebalance_timeout_ms)
+        elif self.unsynced:
             for member_id in list(self.unsynced):
                 self.remove(member_id)
             self.prepare(now_ms)

@@ -119,47 +119,60 @@ def _hand_out(owned: _Owned, free: Mapping[str, list[int]], readers: _Readers) -
 
 
 def _balance(owned: _Owned, readers: _Readers) -> None:
-    """Move partitions along the shortest chains from loaded members to members with at least two fewer.
+    """Move partitions along the shortest chains from the most loaded members to members with at least two fewer.
 
     Each chain lowers the sum of squared loads, so this ends; without a chain the loads cannot be closer (it is an
-    optimal semi-matching). Between equal subscriptions every chain is one move.
+    optimal semi-matching). Between equal subscriptions every chain is one move, from the heaviest member to the
+    lightest, which moves as few partitions as possible.
     """
     loads = {member_id: sum(map(len, of_topics.values())) for member_id, of_topics in owned.items()}
     moved = True
     while moved:
         moved = False
+        settled: set[str] = set()
         lightest = min(loads.values(), default=0)
-        for member_id in sorted(loads, key=lambda member_id: (-loads[member_id], member_id)):
-            while loads[member_id] >= lightest + 2:
-                chain = _chain(member_id, owned, readers, loads)
-                if not chain:
-                    break
-                for giver, topic, taker in chain:
-                    partition = max(owned[giver][topic])
-                    owned[giver][topic].remove(partition)
-                    owned[taker].setdefault(topic, set()).add(partition)
-                loads[member_id] -= 1
-                loads[chain[-1][2]] += 1
-                moved = True
+        heaviest = [(-load, member_id) for member_id, load in loads.items()]
+        heapq.heapify(heaviest)
+        while heaviest:
+            load, giver = heapq.heappop(heaviest)
+            if -load < lightest + 2:
+                break
+            if -load != loads[giver] or giver in settled:
+                continue
+            chain, reached = _chain(giver, owned, readers, loads)
+            if not chain:  # nor is there one from the others that it reaches, because they have no more than it
+                settled |= reached
+                continue
+            for member_id, topic, taker in chain:
+                partition = max(owned[member_id][topic])
+                owned[member_id][topic].remove(partition)
+                owned[taker].setdefault(topic, set()).add(partition)
+            moved = True
+            for member_id, change in ((giver, -1), (chain[-1][2], 1)):
+                loads[member_id] += change
+                heapq.heappush(heaviest, (-loads[member_id], member_id))
 
 
-def _chain(first: str, owned: _Owned, readers: _Readers, loads: Mapping[str, int]) -> list[tuple[str, str, str]]:
-    """The shortest chain of moves (giver, topic, taker) from a member to one with at least two partitions fewer."""
+def _chain(
+    first: str, owned: _Owned, readers: _Readers, loads: Mapping[str, int]
+) -> tuple[list[tuple[str, str, str]], set[str]]:
+    """The shortest chain of moves (giver, topic, taker) from a member to one with at least two partitions fewer, and
+    the members that chains reach."""
     came_by: dict[str, tuple[str, str]] = {first: ("", "")}
+    seen: set[int] = set()
     level = [first]
     while level:
         below: list[str] = []
         for giver in level:
-            sets: set[int] = set()
             for topic, partitions in owned[giver].items():
-                if not partitions or topic not in readers or id(readers[topic]) in sets:
+                if not partitions or id(readers[topic]) in seen:
                     continue
-                sets.add(id(readers[topic]))
+                seen.add(id(readers[topic]))
                 for taker in readers[topic]:
                     if taker not in came_by:
                         came_by[taker] = (giver, topic)
                         below.append(taker)
-        lightest = min(below, key=lambda member_id: loads[member_id], default=first)
+        lightest = min(below, key=loads.__getitem__, default=first)
         if loads[lightest] <= loads[first] - 2:
             chain = []
             taker = lightest
@@ -167,6 +180,6 @@ def _chain(first: str, owned: _Owned, readers: _Readers, loads: Mapping[str, int
                 giver, topic = came_by[taker]
                 chain.append((giver, topic, taker))
                 taker = giver
-            return chain[::-1]
+            return chain[::-1], set(came_by)
         level = below
-    return []
+    return [], set(came_by)
