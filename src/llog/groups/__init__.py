@@ -20,7 +20,8 @@ These rules keep a group safe; simulations and mutants cite them.
 - G6, release before assign. A consumer group gives a partition to a member after its former owner's record shows it
   released: the owner no longer named it, left, or was fenced. The new owner's record is written with or after it.
 - G7, a heartbeat keeps a member. A session ends only when its whole timeout passed without a request of the member, and
-  never while an answer to the member is held back.
+  never while an answer to the member is held back. The same holds for the time that a member has to join again, to sync
+  or to give partitions up.
 - G8, every request is answered once. A JoinGroup or SyncGroup that waits is answered by exactly one step, or by
   `abandon`.
 - G9, pages before the head. Pages have names that no other write uses, and are stored before the head that names them.

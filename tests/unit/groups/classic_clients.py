@@ -28,7 +28,7 @@ def protocols(*names: str, metadata: bytes = b"m") -> tuple[MemberProtocol, ...]
     return tuple(MemberProtocol(name=name, metadata=metadata) for name in names)
 
 
-def join_request(member_id: str = "", **changes: object) -> JoinRequest:
+def join_request(member_id: str = "", /, **changes: object) -> JoinRequest:
     request = JoinRequest("consumer", protocols("range"), SESSION_MS, REBALANCE_MS, member_id, client_id="c")
     return request._replace(**changes)  # type: ignore[arg-type]
 

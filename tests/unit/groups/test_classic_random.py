@@ -107,7 +107,7 @@ class World:
     # -- answers ------------------------------------------------------------------------------------------------------
     def answer(self, reply: Reply) -> None:
         assert isinstance(reply.ticket, int)
-        client, kind = self.asked.pop(reply.ticket)  # a second answer finds nothing and fails
+        client, _ = self.asked.pop(reply.ticket)  # a second answer finds nothing and fails
         client.waits = None
         answer = reply.answer
         if isinstance(answer, JoinAnswer):

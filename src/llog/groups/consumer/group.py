@@ -61,7 +61,7 @@ class ConsumerGroup:
         if head is not None:
             self._group.resume(head)
             for member in self._group:
-                self._restart_session(member.member_id, now_ms)
+                self._restart(_SESSION, member, now_ms)
                 self._watch_revocation(None, member, now_ms)
             self._group.begin_epoch_if_topics_changed()
 
@@ -128,7 +128,7 @@ class ConsumerGroup:
         member = _updated(before, request)
         if replaces is not None:
             self._forget(replaces.member_id, now_ms)
-        self._restart_session(member.member_id, now_ms)
+        self._restart(_SESSION, member, now_ms)
         if member != before or group.get(member.member_id) is None:
             group.put(member)
         if _subscription(member) != _subscription(before) or group.epoch == 0 or (not before.epoch and not replaces):
@@ -324,8 +324,8 @@ class ConsumerGroup:
                 member = self._group.get(member_id)
                 if member is None:
                     continue
-                if kind == _SESSION and self._group.outbox.waits(member_id):
-                    self._restart_session(member_id, now_ms)
+                if self._group.outbox.waits(member_id):  # it cannot know what it is asked for
+                    self._restart(kind, member, now_ms)
                 elif kind == _SESSION or member.revoking:
                     self._fence(member_id, now_ms)
         return self._finish(now_ms)
@@ -334,8 +334,11 @@ class ConsumerGroup:
         """The record under way is stored: its answers leave, and sessions of their members begin."""
         self._stored = True
         for reply in self._group.outbox.release():
-            if self._group.get(reply.member_id) is not None:
-                self._restart_session(reply.member_id, now_ms)
+            member = self._group.get(reply.member_id)
+            if member is not None:
+                self._restart(_SESSION, member, now_ms)
+                if member.revoking:
+                    self._restart(_REVOKE, member, now_ms)
         return self._finish(now_ms)
 
     def abandon(self, code: GroupCode = GroupCode.NOT_COORDINATOR) -> tuple[Reply, ...]:
@@ -371,15 +374,16 @@ class ConsumerGroup:
             return self._abandoned
         return GroupCode.COORDINATOR_NOT_AVAILABLE if self._group.dead else None
 
-    def _restart_session(self, member_id: str, now_ms: int) -> None:
-        self._timers.set(_SESSION, member_id, now_ms + self._settings.session_timeout_ms)
+    def _restart(self, kind: str, member: ConsumerMember, now_ms: int) -> None:
+        timeout_ms = self._settings.session_timeout_ms if kind == _SESSION else member.rebalance_timeout_ms
+        self._timers.set(kind, member.member_id, now_ms + timeout_ms)
 
     def _watch_revocation(self, before: ConsumerMember | None, member: ConsumerMember, now_ms: int) -> None:
         """A member has its rebalance timeout to give partitions up, from when it was last asked to."""
         if not member.revoking:
             self._timers.cancel(_REVOKE, member.member_id)
         elif before is None or before.revoking != member.revoking:
-            self._timers.set(_REVOKE, member.member_id, now_ms + member.rebalance_timeout_ms)
+            self._restart(_REVOKE, member, now_ms)
 
     def _finish(self, now_ms: int) -> Step:
         return self._group.outbox.finish(lambda: self._group.head(now_ms), self._timers.next_ms)
