@@ -126,7 +126,7 @@ class ClassicGroup:
         leader_before = group.members.leader
         member = group.replace_static(old_id, record, now_ms)
         if group.state == STABLE and group.members.choose_protocol() == group.protocol:
-            # No rebalance. A client that cannot be told to skip the assignment must not think that it leads.
+            # No rebalance. A client that knows no `skip_assignment` must not think that it leads.
             skips = request.skips_assignment
             return group.joined(
                 member,

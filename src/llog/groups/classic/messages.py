@@ -22,7 +22,7 @@ class JoinRequest(NamedTuple):
     needs_member_id: bool = True
     """From version 4 on, a new dynamic member first gets its id, and joins with it."""
     skips_assignment: bool = True
-    """From version 9 on, a leader can be told not to assign (KIP-814)."""
+    """From version 9 on, an answer may ask the leader not to assign (KIP-814)."""
 
 
 class SyncRequest(NamedTuple):
