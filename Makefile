@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt scripts/setup.sh
 	@PYTHON="$(PYTHON)" VENV="$(VENV)" EXTRAS="$(EXTRAS)" scripts/setup.sh
 	@touch $@
 
-servers: ## build the real servers the tests use (Oxia, versitygw, MinIO; PostgreSQL, Prometheus, Apache Kafka) into a cache, once
+servers: ## build the real servers the tests use (Oxia, versitygw, MinIO; PostgreSQL, Prometheus, Chromium, Apache Kafka) into a cache, once
 	@servers/build.sh
 
 run: setup ## start the embedded stack: broker on Kafka 9092 and HTTP 8080, compactor, Spark in the background; prints what to try
@@ -67,6 +67,7 @@ docs: setup ## write again what is derived from code (.env.example, the referenc
 	@$(BIN)/python -m llog.telemetry.families > docs/reference/metrics.md
 	@$(BIN)/python -m llog.log.topics.config_page > docs/reference/topic-configs.md
 	@$(BIN)/python -m llog.kafka.page > docs/reference/kafka.md
+	@$(BIN)/python -m llog.loadtest.scenario.page > docs/reference/scenario.md
 
 kafka-schemas: setup ## write the Kafka codec's table and classes again from the kafka-clients package (needs Maven)
 	@$(BIN)/python -m tests.kafka_schemas

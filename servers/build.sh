@@ -19,7 +19,7 @@ MINIO=0.0.0-20260212201848-7aac2a2c5b7c
 KAFKA=4.3.1       # as in kafka/pom.xml
 SPARK_KAFKA=4.2.0 # as in spark-kafka/pom.xml
 MAVEN_DEPENDENCY=3.6.1
-names="oxia versitygw minio postgresql prometheus kafka spark-kafka"
+names="oxia versitygw minio postgresql prometheus chromium kafka spark-kafka"
 
 path_of() {
   case "$1" in
@@ -28,6 +28,7 @@ path_of() {
     minio) echo "$cache/minio-$MINIO/minio" ;;
     postgresql) postgres_bin ;;
     prometheus) prometheus_bin ;;
+    chromium) command -v chromium ;;
     kafka) echo "$cache/kafka-$KAFKA/lib" ;;
     spark-kafka) echo "$cache/spark-kafka-$SPARK_KAFKA/lib" ;;
     *) return 1 ;;
@@ -106,8 +107,8 @@ build() {
     echo "servers: $name is there: $target"
     return
   fi
-  if [ "$name" = postgresql ]; then
-    install_postgresql
+  if [ "$name" = postgresql ] || [ "$name" = chromium ]; then
+    install_package "$name"
     return
   fi
   if [ "$name" = prometheus ]; then
@@ -130,16 +131,18 @@ build() {
   esac
 }
 
-install_postgresql() {
+# PostgreSQL, and the browser in which pages are tested: Debian's packages, whose names are ours.
+install_package() {
+  local name=$1
   if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
-    echo "servers: installing the package postgresql"
-    if DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends postgresql >/dev/null 2>&1 ||
-      { apt-get update >/dev/null 2>&1 && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends postgresql >/dev/null 2>&1; }; then
-      echo "servers: postgresql is there: $(postgres_bin)"
+    echo "servers: installing the package $name"
+    if DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$name" >/dev/null 2>&1 ||
+      { apt-get update >/dev/null 2>&1 && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$name" >/dev/null 2>&1; }; then
+      echo "servers: $name is there: $(path_of "$name")"
       return
     fi
   fi
-  echo "servers: postgresql is not installed (package postgresql); its tests will skip"
+  echo "servers: $name is not installed (package $name); its tests will skip"
 }
 
 # Two programs out of the Debian package. Installing it would start a service and bring a dozen packages that no test

@@ -39,7 +39,10 @@ an `UncertainOutcome`: the caller must read before it tries again, and must not 
     ├── UncertainOutcome           (mixin) the operation may have happened
     ├── LoadTestError              a load test cannot begin or go on
     │   ├── ScenarioInvalid            a scenario has an invalid field; names it
-    │   └── RunNotFound                there is no such run, or its files are damaged
+    │   ├── RunNotFound                there is no such run, or its files are damaged
+    │   ├── RunStateWrong              the run is in a state in which this cannot be done
+    │   ├── StackFailed                a process of a run could not be started, or ended early
+    │   └── LoadTestNotInstalled       the packages of the extra `loadtest` are missing
     ├── SparkError                 a Spark operation failed
     │   ├── SparkNotInstalled          pyspark is not installed, or too old
     │   ├── JavaUnusable               no usable Java was found; lists the places searched
@@ -686,6 +689,28 @@ class RunNotFound(LoadTestError):
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(f"{place}: {reason}")
         self.place, self.reason = place, reason
+
+
+class RunStateWrong(LoadTestError):
+    """A run of a load test is in a state in which this cannot be done; the reason says what to do."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(f"{run_id}: {reason}")
+        self.run_id, self.reason = run_id, reason
+
+
+class StackFailed(LoadTestError):
+    """A process of a load test's stack could not be started, or ended early."""
+
+    def __init__(self, process: str, reason: str) -> None:
+        super().__init__(f"{process}: {reason}")
+        self.process, self.reason = process, reason
+
+
+class LoadTestNotInstalled(LoadTestError):
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f'load tests cannot run ({reason}): pip install "leaderless-log[loadtest]"')
 
 
 class SparkError(LlogError):

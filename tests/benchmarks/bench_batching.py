@@ -58,7 +58,9 @@ class Quiet(NoMetrics):
     ) -> None:
         pass
 
-    def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
+    def observe_appends(
+        self, groups: int, records: int, byte_length: int, failures: Mapping[str, int], payload_bytes: int = 0
+    ) -> None:
         pass
 
     def set_buffered(self, byte_length: int, requests: int) -> None:

@@ -11,7 +11,9 @@ from tests.clients.http_calls import Running, running, unused_topic
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One broker with both roles on the embedded stores, for all claims that need no settings of their own."""
-    with running("broker", "--broker-id", "broker-1", directory=tmp_path_factory.mktemp("broker"), name="both") as it:
+    directory = tmp_path_factory.mktemp("broker")
+    arguments = ("broker", "--broker-id", "broker-1")
+    with running(*arguments, directory=directory, name="both", llog_log_requests="all") as it:
         yield it
 
 

@@ -8,11 +8,13 @@ from operator import index
 from typing import NamedTuple
 
 from llog.errors import AppendNotCommitted, InvalidArgument, LlogError, LogError, StoreError
+from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
 from llog.formats.records.bytes_batch import encode_bytes_batch
 from llog.formats.records.encode import encode_columns, plain_record_bytes, record_bytes
 from llog.formats.records.record_columns import Header, columns_from_rows
 from llog.log.append.append import EncodedGroup
+from llog.log.append.pieces import Piece
 from llog.log.keys import Log, check_partition, check_topic
 from llog.log.topics.known_topics import Config, KnownTopics
 from llog.log.topics.record_limits import AT_THE_CLOCK, TimestampSpan, refusal_of_records, span_of
@@ -70,7 +72,7 @@ def encode_group(group: SharedAppendGroup, *, encoding: str, now_ms: int) -> Mea
         if not plain or None in payloads:
             raise InvalidArgument("encoding", f"{BYTES_BATCH} holds bare payloads: no key, header, timestamp or null")
         bare = [payload for payload in payloads if payload is not None]
-        encoded = EncodedGroup(group.log, len(payloads), encoding, encode_bytes_batch(bare), now_ms)
+        encoded = _encoded(group.log, len(bare), encoding, encode_bytes_batch(bare), now_ms, total_length(bare))
         return MeasuredGroup(encoded, plain_record_bytes(max(map(len, bare))))
     timestamps = None if group.timestamps_ms is None else _timestamps(group.timestamps_ms)
     keys = None if group.keys is None else [_bytes("keys", key) for key in group.keys]
@@ -78,9 +80,17 @@ def encode_group(group: SharedAppendGroup, *, encoding: str, now_ms: int) -> Mea
         payloads, keys=keys, headers=group.headers, timestamps_ms=now_ms if timestamps is None else timestamps
     )
     newest_ms = now_ms if timestamps is None else max(timestamps)
-    encoded = EncodedGroup(group.log, len(payloads), encoding, [encode_columns(columns)], newest_ms)
+    payload_bytes = columns.values.data.nbytes
+    encoded = _encoded(group.log, len(payloads), encoding, [encode_columns(columns)], newest_ms, payload_bytes)
     span = AT_THE_CLOCK if timestamps is None else span_of(timestamps, now_ms)
     return MeasuredGroup(encoded, int(record_bytes(columns).max()), span)
+
+
+def _encoded(
+    log: Log, count: int, encoding: str, body: Sequence[Buffer], newest_ms: int, payload_bytes: int
+) -> EncodedGroup:
+    piece = Piece(count, total_length(body), None, newest_ms, payload_bytes=payload_bytes)
+    return EncodedGroup(log, count, encoding, body, newest_ms, pieces=(piece,))
 
 
 async def judged_groups(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
@@ -180,6 +181,7 @@ class Broker:
             sleep=asyncio.sleep,
             on_committed=feed(self._cache, appender.committer.known),
             trouble=self.refusal,
+            cpu_ms=process_cpu_ms,
         )
 
     def _own_node(self) -> Node:
@@ -333,6 +335,10 @@ class Broker:
             "fenced": self._fenced.shown(),
         }
         return {**page, **self.beside} | ({"reasons": reasons} if reasons else {})
+
+
+def process_cpu_ms() -> float:
+    return time.process_time_ns() / 1e6
 
 
 def acknowledged_means(settings: Settings) -> str:

@@ -9,8 +9,10 @@ from typer.core import TyperGroup
 
 from llog.cli import (
     audit,
+    cost,
     doctor,
     export,
+    loadtest,
     log,
     meta,
     offsets,
@@ -90,8 +92,10 @@ for job in (pipeline.compact, pipeline.vacuum, pipeline.key_compact, pipeline.re
 app.add_typer(pipeline.app, name="pipeline")
 
 app.command(name="doctor")(doctor.doctor)
+app.command(name="cost", epilog=cost.EPILOG)(cost.cost)
 app.command(name="settings")(settings.show_settings)
 app.add_typer(stores.app, name="stores")
 app.add_typer(log.app, name="log")
 app.add_typer(segments.app, name="segments")
 app.add_typer(meta.app, name="meta")
+app.add_typer(loadtest.app, name="loadtest")

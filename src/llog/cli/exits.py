@@ -36,6 +36,7 @@ _TABLE: Final[tuple[tuple[type[errors.LlogError], int], ...]] = (
     (errors.InvalidArgument, USAGE),
     (errors.StoreNotInstalled, REFUSED),
     (errors.StoreSchemeConflict, REFUSED),
+    (errors.LoadTestNotInstalled, REFUSED),
     (errors.ObjectStoreDenied, REFUSED),
     (errors.ObjectStoreMisconfigured, REFUSED),
     (errors.ObjectStoreFull, REFUSED),

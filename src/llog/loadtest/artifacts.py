@@ -77,6 +77,8 @@ class StackRecord(msgspec.Struct, frozen=True):
     ports: Mapping[str, int] = {}
     reason: str = ""
     """Why it failed."""
+    orchestrator_started_s: float = 0.0
+    """The start time of the orchestrator, as in `ProcessPlace`."""
 
 
 # -- the load ----------------------------------------------------------------------------------------------------------
@@ -107,6 +109,8 @@ class ClientSample(msgspec.Struct, frozen=True):
     """Answered."""
     failed: Mapping[str, int] = {}
     """Requests without success, by error."""
+    retried: Mapping[str, int] = {}
+    """Requests that were sent again, by the reason; they may have succeeded then."""
     records: int = 0
     """Acknowledged, or received."""
     payload_bytes: int = 0
@@ -185,6 +189,12 @@ class ClientSummary(msgspec.Struct, frozen=True):
     search: tuple[SearchStep, ...] = ()
     uncertain_records: int = 0
     """Sent without an answer that says what became of them."""
+    retried: Mapping[str, int] = {}
+    """Requests that were sent again, by the reason. Of the whole run, warm-up included."""
+    partitions_unfinished: int = 0
+    """Whose end no consumer reached in time: what lies there was not verified."""
+    records_misplaced: int = 0
+    """Received in a partition that is not the one of their stamp."""
 
 
 class RemapEvent(msgspec.Struct, frozen=True):
@@ -198,6 +208,15 @@ class RemapEvent(msgspec.Struct, frozen=True):
     from_broker: int
     to_broker: int
     reason: str
+
+
+class StepEvent(msgspec.Struct, frozen=True):
+    """A line of `steps.jsonl`: what the orchestrator begins to do."""
+
+    at_s: float
+    step: str
+    """`mkdir`, `servers`, `brokers`, `precreate`, `warm_up`, `measured`, `drain`, `summary`, `report`, `teardown`."""
+    detail: str = ""
 
 
 class FaultEvent(msgspec.Struct, frozen=True):
@@ -224,6 +243,8 @@ class ProcessSample(msgspec.Struct, frozen=True):
     descriptors: int = 0
     read_bytes: int = 0
     written_bytes: int = 0
+    started_s: float = 0.0
+    """When this life of the process began, as in `ProcessPlace`."""
 
 
 class PageSample(msgspec.Struct, frozen=True):
@@ -297,6 +318,9 @@ class MoneyRates(msgspec.Struct, frozen=True):
     per_gb: float = 0.0
     kafka_cross_zone_per_hour: float = 0.0
     """The same load on Kafka replicated across three zones: transfer between zones."""
+    kafka_inputs: Mapping[str, float] = {}
+    """Of that figure: `produce_mb_per_s`, `consume_mb_per_s`, `zones`, `replication_factor`, `cross_zone_per_gib`, and
+    how often a byte crosses a border: `producer_crossings`, `replica_crossings`, `consumer_crossings`."""
 
 
 class Summary(msgspec.Struct, frozen=True):

@@ -21,7 +21,9 @@ from llog.settings.urls import MASK
 
 PREFIX: Final = "LLOG_"
 # Read by the project's own tests and scripts, not by the product.
-TOOLING_VARIABLES: Final = frozenset({"LLOG_LOADTEST_SCENARIO", "LLOG_SERVERS_CACHE", "LLOG_SOAK"})
+TOOLING_VARIABLES: Final = frozenset(
+    {"LLOG_LOADTEST_RUN_DIR", "LLOG_LOADTEST_SCENARIO", "LLOG_SERVERS_CACHE", "LLOG_SOAK"}
+)
 
 
 class Origin(Enum):

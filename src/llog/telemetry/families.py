@@ -193,6 +193,10 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
         _counter("llog_log_append_groups_total", "log.append_groups", "Record groups committed."),
         _counter("llog_log_append_records_total", "log.append_records", "Records committed."),
         _counter("llog_log_append_bytes_total", "log.append_bytes", "Encoded bytes committed."),
+        _counter("llog_log_append_payload_bytes_total", "log.append_payload_bytes",
+            "Bytes of the values of the records committed, without keys, headers and framing. A compressed Kafka batch"
+            " counts with its compressed bytes behind the batch header, except in a topic that is compacted by key,"
+            " where the broker decompresses it."),
         _counter("llog_log_append_failures_total", "log.append_failures",
             "All failures by error, added up: refused, or with an unknown outcome."),
     ),
@@ -204,6 +208,11 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
             starts=(CONSUME_SOURCES,)),
         _counter("llog_consume_bytes_total", "consume.bytes.{source}",
             "Bytes of the batches whose records were returned, not compressed.", "source", starts=(CONSUME_SOURCES,)),
+        _counter("llog_consume_payload_bytes_total", "consume.payload_bytes.{source}",
+            "Bytes of the values of the records returned, as `llog_log_append_payload_bytes_total` counts them. Exact"
+            " over HTTP. A Kafka Fetch returns whole batches, which the broker does not look into: exact for appends"
+            " that are still cached whole by the broker that took them; otherwise the bytes behind the batch headers,"
+            " which are 7 to 24 more per record, and its key and headers.", "source", starts=(CONSUME_SOURCES,)),
         _histogram("llog_consume_wait_seconds", "consume.wait_seconds",
             "Time that a consume waited at the ends of its logs for an append (`max_wait_ms`, `min_bytes`); 0 when it"
             " was answered at once. Reading, encoding and sending are not in it: `llog_http_request_seconds` has them.",

@@ -205,6 +205,7 @@ class BrokerMetrics:
         self._append_groups = self._families.counter("llog_log_append_groups_total")
         self._append_records = self._families.counter("llog_log_append_records_total")
         self._append_bytes = self._families.counter("llog_log_append_bytes_total")
+        self._append_payload_bytes = self._families.counter("llog_log_append_payload_bytes_total")
         self._append_failures = self._families.counters("llog_append_failures_total")
         self._append_failures_all = self._families.counter("llog_log_append_failures_total")
         # Set twice per request and shown every few seconds, so the gauges read them when a page is made.
@@ -230,18 +231,21 @@ class BrokerMetrics:
         self._upload.observe(upload_ms / 1_000)
         self._commit.observe(commit_ms / 1_000)
 
-    def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
+    def observe_appends(
+        self, groups: int, records: int, byte_length: int, failures: Mapping[str, int], payload_bytes: int = 0
+    ) -> None:
         """The outcomes of one call's record groups; `failures` by the name of the error."""
         if groups:
-            self._gathered.appends(groups, records, byte_length)
+            self._gathered.appends(groups, records, byte_length, payload_bytes)
         for error, count in failures.items():
             self._append_failures[error,].inc(count)
             self._append_failures_all.inc(count)
 
-    def _count_appends(self, groups: int, records: int, byte_length: int) -> None:
+    def _count_appends(self, groups: int, records: int, byte_length: int, payload_bytes: int) -> None:
         self._append_groups.inc(groups)
         self._append_records.inc(records)
         self._append_bytes.inc(byte_length)
+        self._append_payload_bytes.inc(payload_bytes)
 
     def set_buffered(self, byte_length: int, requests: int) -> None:
         self._buffered = byte_length, requests
@@ -252,6 +256,7 @@ class BrokerMetrics:
         self._consume_partitions = self._families.counter("llog_consume_partitions_total")
         self._consume_records = self._families.counters("llog_consume_records_total")
         self._consume_bytes = self._families.counters("llog_consume_bytes_total")
+        self._consume_payload_bytes = self._families.counters("llog_consume_payload_bytes_total")
         self._consume_wait = self._families.histogram("llog_consume_wait_seconds")
         self._append_to_consume = self._families.histogram("llog_append_to_consume_seconds")
         self._tail_cache = self._families.counters("llog_tail_cache_events_total")
@@ -259,11 +264,14 @@ class BrokerMetrics:
         self._families.gauge("llog_tail_cache_bytes").set_function(lambda: self._tail_cached[0])
         self._families.gauge("llog_tail_cache_logs").set_function(lambda: self._tail_cached[1])
 
-    def observe_consume(self, partitions: int, records: int, byte_length: int, wait_ms: float, source: str) -> None:
+    def observe_consume(
+        self, partitions: int, records: int, byte_length: int, wait_ms: float, source: str, payload_bytes: int = 0
+    ) -> None:
         self._consumes[source,].inc()
         self._consume_partitions.inc(partitions)
         self._consume_records[source,].inc(records)
         self._consume_bytes[source,].inc(byte_length)
+        self._consume_payload_bytes[source,].inc(payload_bytes)
         self._consume_wait.observe(wait_ms / 1_000)
 
     def observe_append_to_consume(self, ms: float) -> None:
@@ -370,15 +378,15 @@ class GatheredCounts:
         self,
         http: Callable[[HttpRow, list[float], int, int], None],
         kafka: Callable[[KafkaRow, list[float], int, int], None],
-        appends: Callable[[int, int, int], None],
+        appends: Callable[[int, int, int, int], None],
     ) -> None:
         """`http` and `kafka` count requests of one kind: the seconds of each, their bytes. `appends`: groups, records,
-        bytes."""
+        bytes, bytes of values."""
         self._count_http, self._count_kafka, self._count_appends = http, kafka, appends
         self._lock = threading.Lock()
         self._http: dict[HttpRow, GatheredRow] = {}
         self._kafka: dict[KafkaRow, GatheredRow] = {}
-        self._appended = [0, 0, 0]
+        self._appended = [0, 0, 0, 0]
         self._waiting = 0
 
     def http(self, row: HttpRow, seconds: float, request_bytes: int, response_bytes: int) -> None:
@@ -400,11 +408,13 @@ class GatheredCounts:
         if self._waiting >= METRICS_GATHERED_MAX:
             self._count()
 
-    def appends(self, groups: int, records: int, byte_length: int) -> None:
+    def appends(self, groups: int, records: int, byte_length: int, payload_bytes: int) -> None:
         with self._lock:
-            self._appended[0] += groups
-            self._appended[1] += records
-            self._appended[2] += byte_length
+            appended = self._appended
+            appended[0] += groups
+            appended[1] += records
+            appended[2] += byte_length
+            appended[3] += payload_bytes
 
     def count(self) -> None:
         """Pass everything gathered so far to the registry."""
@@ -417,4 +427,4 @@ class GatheredCounts:
         for api, (seconds, sizes) in self._kafka.items():
             self._count_kafka(api, seconds, *sizes)
         self._count_appends(*self._appended)
-        self._http, self._kafka, self._appended, self._waiting = {}, {}, [0, 0, 0], 0
+        self._http, self._kafka, self._appended, self._waiting = {}, {}, [0, 0, 0, 0], 0

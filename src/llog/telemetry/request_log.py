@@ -8,6 +8,7 @@ client sent is used only when it is short and plain.
 from __future__ import annotations
 
 import logging
+import math
 import random
 import re
 import time
@@ -24,6 +25,8 @@ ALL: Final = "all"
 ERRORS: Final = "errors"
 SLOW: Final = "slow"
 NONE: Final = "none"
+
+STAGES: Final = ("queue_ms", "upload_ms", "commit_ms")
 
 UNMATCHED: Final = "unmatched"
 """The route of requests that match none."""
@@ -145,6 +148,11 @@ def request_line(name: str, level: int, fields: dict[str, object]) -> logging.Lo
     return line
 
 
+def stage_fields(timings: tuple[float, float, float]) -> dict[str, object]:
+    """Of a produce, over any protocol: the milliseconds that it queued, uploaded and committed."""
+    return {name: round(value, 3) for name, value in zip(STAGES, timings, strict=True)}
+
+
 def request_id_of(exchange: Exchange) -> str:
     for name, value in exchange.headers:
         if name == b"x-request-id" and _SANE_ID.fullmatch(value):
@@ -167,9 +175,10 @@ def fields_of(record: RequestRecord, seconds: float) -> dict[str, object]:
         fields["client"] = exchange.client[0]
     if record.batches:
         fields["batches"] = record.batches
+    if 0 < record.wait_ms < math.inf:  # a tail waits for as long as its client stays
+        fields["max_wait_ms"] = record.wait_ms
     if record.timings is not None:
-        for name, value in zip(("queue_ms", "upload_ms", "commit_ms"), record.timings, strict=True):
-            fields[name] = round(value, 3)
+        fields |= stage_fields(record.timings)
     if record.error_type:
         fields["error_type"] = record.error_type
         fields["error"] = record.error[:ERROR_CHARS_MAX]

@@ -78,7 +78,9 @@ class Metrics(NoMetrics):
     ) -> None:
         assert min(queue_wait_ms, upload_ms, commit_ms) >= 0, "time went back"
 
-    def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
+    def observe_appends(
+        self, groups: int, records: int, byte_length: int, failures: Mapping[str, int], payload_bytes: int = 0
+    ) -> None:
         assert (records == 0) == (byte_length == 0)
 
     def set_buffered(self, byte_length: int, requests: int) -> None:

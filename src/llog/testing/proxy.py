@@ -8,11 +8,13 @@ connections, until `heal`. Nothing is buffered without a bound: a stalled side i
 from __future__ import annotations
 
 import asyncio
+import re
 from types import TracebackType
 from typing import Final, Self
 
 CHUNK_BYTES: Final = 64 * 1024
 STALL_POLL_SECONDS: Final = 0.01
+HEAD_BYTES_MAX: Final = 64 * 1024
 
 
 class TcpProxy:
@@ -22,6 +24,8 @@ class TcpProxy:
       is never used again: `heal` cuts it.
     - `stall_replies`, `stall_requests`: bytes of that direction wait, and go on after `heal`.
     - `refuse`: new connections are closed at once.
+    - `http_answer`: every HTTP request that begins from now on is read, gets these bytes, and its connection ends. A
+      request begins with the first bytes from the client after bytes from the server.
     - `cut()`: every open connection is reset.
     """
 
@@ -30,11 +34,14 @@ class TcpProxy:
         self.drop_replies = self.drop_requests = False
         self.stall_replies = self.stall_requests = False
         self.refuse = False
+        self.http_answer: bytes | None = None
         self.connections_seen = 0
         self.port = 0
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, asyncio.StreamWriter] = {}
         self._tainted: set[asyncio.StreamWriter] = set()
+        self._answered: set[asyncio.StreamWriter] = set()
+        """Clients whose last bytes came from the server: the next ones begin a request."""
 
     async def start(self) -> None:
         """Listen; after `stop`, on the same port again."""
@@ -59,6 +66,7 @@ class TcpProxy:
     def heal(self) -> None:
         self.drop_replies = self.drop_requests = self.refuse = False
         self.stall_replies = self.stall_requests = False
+        self.http_answer = None
         for client in self._tainted & self._open.keys():
             _reset(client)
             _reset(self._open[client])
@@ -84,6 +92,7 @@ class TcpProxy:
             _reset(to_client)
             return
         self._open[to_client] = to_server
+        self._answered.add(to_client)
         try:
             await asyncio.gather(
                 self._pump(from_client, to_server, to_client, replies=False),
@@ -92,6 +101,7 @@ class TcpProxy:
         finally:
             del self._open[to_client]
             self._tainted.discard(to_client)
+            self._answered.discard(to_client)
             _reset(to_client)
             _reset(to_server)
 
@@ -111,6 +121,13 @@ class TcpProxy:
                 if self.drop_replies if replies else self.drop_requests:
                     self._tainted.add(client)
                     continue
+                if replies:
+                    self._answered.add(client)
+                elif self.http_answer is not None and client in self._answered:
+                    await _answer(chunk, source, client, self.http_answer)
+                    break
+                else:
+                    self._answered.discard(client)
                 target.write(chunk)
                 await target.drain()
             if target.can_write_eof():
@@ -118,6 +135,23 @@ class TcpProxy:
         except OSError:
             # One side is gone: the other must not wait for it.
             _reset(target)
+
+
+async def _answer(begun: bytes, source: asyncio.StreamReader, client: asyncio.StreamWriter, answer: bytes) -> None:
+    """Read the rest of a request that began with these bytes, answer it, and end the connection."""
+    while b"\r\n\r\n" not in begun and len(begun) < HEAD_BYTES_MAX:
+        more = await source.read(CHUNK_BYTES)
+        if not more:
+            return
+        begun += more
+    head, _, body = begun.partition(b"\r\n\r\n")
+    named = re.search(rb"(?i)\r\ncontent-length:\s*(\d+)", head)
+    left = (int(named[1]) if named else 0) - len(body)
+    while left > 0 and (more := await source.read(CHUNK_BYTES)):
+        left -= len(more)
+    client.write(answer)
+    await client.drain()
+    client.write_eof()
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

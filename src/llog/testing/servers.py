@@ -3,6 +3,7 @@
 The binaries come from `make servers` (Oxia, versitygw, MinIO, Prometheus: a cache outside the checkout) or from the
 system (PostgreSQL). Where one is missing, `ServerUnavailable` says why and the test skips with that reason.
 Every server can be killed, paused and started again on the same port and data: that is what the system tests do.
+Load tests start the same servers in a `ServerPlace` of their own, and end them by process id.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 PORT_FIRST, PORT_LAST = 11_000, 32_000
 # MinIO compares its port with this default of a console that is switched off, and refuses to start.
@@ -129,8 +130,10 @@ class ServerProcess:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
         cwd: Path | None = None,
+        own_session: bool = False,
     ) -> None:
-        self.args, self.log, self.user, self.cwd = list(args), log, user, cwd
+        """`own_session`: Ctrl-C at the terminal does not reach it, and it outlives the process that started it."""
+        self.args, self.log, self.user, self.cwd, self.own_session = list(args), log, user, cwd, own_session
         self.env = {**os.environ, **(env or {})}
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -147,7 +150,14 @@ class ServerProcess:
         assert not self.running, "already running"
         with open(self.log, "ab") as log:
             self._child = subprocess.Popen(
-                self.args, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env, user=self.user, cwd=self.cwd
+                self.args,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self.env,
+                user=self.user,
+                cwd=self.cwd,
+                start_new_session=self.own_session,
             )
 
     def wait_ready(self, what: str, ready: Callable[[], bool], seconds: float = START_SECONDS_MAX) -> None:
@@ -189,11 +199,33 @@ class ServerProcess:
             self._child.wait()
 
 
+class ServerPlace(NamedTuple):
+    """Where a server keeps its data and writes its logs, instead of a temporary directory; its processes then live in
+    sessions of their own."""
+
+    data: Path
+    logs: Path
+
+
 class Server(abc.ABC):
     """A server under test: `with OxiaServer() as server: …`."""
 
-    def __init__(self) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="llog-server-"))
+    def __init__(self, place: ServerPlace | None = None) -> None:
+        self.placed = place is not None
+        if place is None:
+            self.directory = self.logs = Path(tempfile.mkdtemp(prefix="llog-server-"))
+        else:
+            self.directory, self.logs = place
+            self.directory.mkdir(parents=True, exist_ok=True)
+
+    def log_of(self, name: str) -> Path:
+        """Where a process writes its log: `log` where the server is alone in a temporary directory."""
+        return self.logs / (f"{name}.log" if self.placed else "log")
+
+    @property
+    def processes(self) -> Mapping[str, ServerProcess]:
+        """All processes of the server by name."""
+        return {}
 
     @abc.abstractmethod
     def start(self) -> None: ...
@@ -221,15 +253,19 @@ class Server(abc.ABC):
 class OxiaServer(Server):
     """Oxia standalone: one process, `shards` shards."""
 
-    def __init__(self, *, shards: int = 1, sync: bool = True) -> None:
+    def __init__(self, *, shards: int = 1, sync: bool = True, place: ServerPlace | None = None) -> None:
         program = str(binary("oxia"))
-        super().__init__()
+        super().__init__(place)
         self.port, self._metrics_port = free_port(), free_port()
         self.address = f"127.0.0.1:{self.port}"
         args = [program, "standalone", "-p", self.address, "-m", f"127.0.0.1:{self._metrics_port}"]
         args += ["--data-dir", str(self.directory / "db"), "--wal-dir", str(self.directory / "wal")]
         args += ["--shards", str(shards)] + ([] if sync else ["--wal-sync-data=false"])
-        self.process = ServerProcess(args, log=self.directory / "log")
+        self.process = ServerProcess(args, log=self.log_of("oxia"), own_session=self.placed)
+
+    @property
+    def processes(self) -> Mapping[str, ServerProcess]:
+        return {"oxia": self.process}
 
     def start(self) -> None:
         self.process.start()
@@ -243,16 +279,17 @@ class OxiaServer(Server):
 class OxiaCluster(Server):
     """Three Oxia data servers and a coordinator."""
 
-    def __init__(self, *, shards: int = 3, nodes: int = 3) -> None:
+    def __init__(self, *, shards: int = 3, nodes: int = 3, place: ServerPlace | None = None) -> None:
         self.program = str(binary("oxia"))
-        super().__init__()
+        super().__init__(place)
         self.public = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
         self.internal = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
         self.nodes: list[ServerProcess] = []
         for i, (public, internal) in enumerate(zip(self.public, self.internal, strict=True)):
             args = [self.program, "server", "-p", public, "-i", internal, "-m", f"127.0.0.1:{free_port()}"]
             args += ["--data-dir", str(self.directory / f"db{i}"), "--wal-dir", str(self.directory / f"wal{i}")]
-            self.nodes.append(ServerProcess(args, log=self.directory / f"log{i}"))
+            log = self.log_of(f"oxia-node-{i}") if self.placed else self.directory / f"log{i}"
+            self.nodes.append(ServerProcess(args, log=log, own_session=self.placed))
         servers = "".join(
             f"  - public: {public}\n    internal: {internal}\n"
             for public, internal in zip(self.public, self.internal, strict=True)
@@ -265,8 +302,13 @@ class OxiaCluster(Server):
         args = [self.program, "coordinator", "-f", str(config), "-i", f"127.0.0.1:{free_port()}"]
         args += ["-m", f"127.0.0.1:{free_port()}", "--metadata", "file"]
         args += ["--file-clusters-status-path", str(self.directory / "status.json")]
-        self.coordinator = ServerProcess(args, log=self.directory / "coordinator-log")
+        log = self.log_of("oxia-coordinator") if self.placed else self.directory / "coordinator-log"
+        self.coordinator = ServerProcess(args, log=log, own_session=self.placed)
         self.address = self.public[0]
+
+    @property
+    def processes(self) -> Mapping[str, ServerProcess]:
+        return {f"oxia-node-{i}": node for i, node in enumerate(self.nodes)} | {"oxia-coordinator": self.coordinator}
 
     def start(self) -> None:
         for node in self.nodes:
@@ -301,6 +343,10 @@ class S3Server(Server):
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def processes(self) -> Mapping[str, ServerProcess]:
+        return {self.name: self.process}
+
     def start(self) -> None:
         # Both servers take a directory below their root for a bucket.
         (self.directory / "data" / self.bucket).mkdir(parents=True, exist_ok=True)
@@ -315,28 +361,28 @@ class S3Server(Server):
 class VersityGateway(S3Server):
     name = "versitygw"
 
-    def __init__(self) -> None:
+    def __init__(self, *, place: ServerPlace | None = None) -> None:
         program = str(binary("versitygw"))
-        super().__init__()
+        super().__init__(place)
         self.port = free_port()
         args = [program, "--port", f"127.0.0.1:{self.port}", "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--quiet"]
         # Without --disableotmp, listings show the gateway's own temporary files.
         args += ["--keep-alive", "posix", "--disableotmp", str(self.directory / "data")]
-        self.process = ServerProcess(args, log=self.directory / "log")
+        self.process = ServerProcess(args, log=self.log_of(self.name), own_session=self.placed)
 
 
 class Minio(S3Server):
     name = "minio"
 
-    def __init__(self) -> None:
+    def __init__(self, *, place: ServerPlace | None = None) -> None:
         program = str(binary("minio"))
-        super().__init__()
+        super().__init__(place)
         self.port = free_port()
         args = [program, "server", "--quiet", "--address", f"127.0.0.1:{self.port}"]
         args += ["--console-address", f"127.0.0.1:{free_port()}", str(self.directory / "data")]
         env = {"MINIO_ROOT_USER": ACCESS_KEY, "MINIO_ROOT_PASSWORD": SECRET_KEY}
         env |= {"MINIO_BROWSER": "off", "MINIO_UPDATE": "off"}
-        self.process = ServerProcess(args, log=self.directory / "log", env=env)
+        self.process = ServerProcess(args, log=self.log_of(self.name), env=env, own_session=self.placed)
 
     def start(self) -> None:
         super().start()
@@ -346,7 +392,7 @@ class Minio(S3Server):
 class PostgresServer(Server):
     """PostgreSQL on a loopback port; runs as an unprivileged user when the tests run as root (it refuses root)."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, place: ServerPlace | None = None) -> None:
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda p: int(p.parts[-3]))
         program = str(found[-1]) if found else shutil.which("postgres")
         if program is None:
@@ -363,13 +409,20 @@ class PostgresServer(Server):
                     continue
             if self.user is None:
                 raise ServerUnavailable("PostgreSQL refuses to run as root and there is no user postgres or nobody")
-        super().__init__()
+        super().__init__(place)
         self.port = free_port()
         self.data = self.directory / "data"
         self.url = f"postgresql://llog@127.0.0.1:{self.port}/postgres"
         args = [str(self.bin / "postgres"), "-D", str(self.data), "-p", str(self.port), "-h", "127.0.0.1"]
-        args += ["-k", str(self.directory), "-c", "fsync=on"]
-        self.process = ServerProcess(args, log=self.directory / "log", user=self.user, cwd=self.directory)
+        # The path of a Unix socket is short; a load test's directory may be deep.
+        args += ["-k", "" if self.placed else str(self.directory), "-c", "fsync=on"]
+        self.process = ServerProcess(
+            args, log=self.log_of("postgresql"), user=self.user, cwd=self.directory, own_session=self.placed
+        )
+
+    @property
+    def processes(self) -> Mapping[str, ServerProcess]:
+        return {"postgresql": self.process}
 
     def start(self) -> None:
         if not self.data.exists():

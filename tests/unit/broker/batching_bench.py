@@ -91,7 +91,9 @@ class Metrics:
     ) -> None:
         self.flushes.append(Flushed(reason, groups, records, byte_length, queue_wait_ms, upload_ms, commit_ms))
 
-    def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
+    def observe_appends(
+        self, groups: int, records: int, byte_length: int, failures: Mapping[str, int], payload_bytes: int = 0
+    ) -> None:
         self.appended += Counter({"groups": groups, "records": records, "bytes": byte_length})
         self.failures += Counter(failures)
 

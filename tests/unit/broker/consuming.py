@@ -54,7 +54,9 @@ class Counted:
     def set_tail_cache(self, byte_length: int, logs: int) -> None:
         self.size = byte_length, logs
 
-    def observe_consume(self, partitions: int, records: int, byte_length: int, wait_ms: float, source: Source) -> None:
+    def observe_consume(
+        self, partitions: int, records: int, byte_length: int, wait_ms: float, source: Source, payload_bytes: int = 0
+    ) -> None:
         self.consumed.append((partitions, records, byte_length, wait_ms, source))
 
     def observe_append_to_consume(self, ms: float) -> None:

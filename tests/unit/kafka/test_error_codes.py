@@ -18,7 +18,7 @@ DECIDED: Final = {
     "CORRUPT_MESSAGE": """
         FormatError TruncatedInput BadMagic ChecksumMismatch InvalidField UnsupportedFormat DecodedTooLarge Malformed
     """,
-    "INVALID_REQUEST": "InvalidArgument ValueTooLarge RequestRefused",
+    "INVALID_REQUEST": "InvalidArgument ScenarioInvalid ValueTooLarge RequestRefused",
     "KAFKA_STORAGE_ERROR": """
         LogFenced RecordsLost InconsistentReadState SegmentNotFound UnknownStoreScheme StoreNotInstalled
         StoreSchemeConflict ClusterMismatch MetadataFull MetadataDenied MetadataMisconfigured ObjectStoreFull
@@ -52,6 +52,7 @@ DECIDED: Final = {
         SinkError SinkBatchOver SinkQueryTaken SinkUploadLost SinkPlanLost SinkBusy
         SimulationError SimulationStuck SimulationTooLong SimulationForbidden SimulationActorFailed
         SimulationNotRepeatable ReplayDiverged
+        LoadTestError RunNotFound RunStateWrong StackFailed LoadTestNotInstalled
         SparkError SparkNotInstalled JavaUnusable SparkSessionFailed SparkTaskFailed SparkJobFailed
     """,
 }

@@ -57,6 +57,16 @@ async def test_a_known_topic_is_submitted_before_the_handler_returns(kafka: Prod
     await answer
 
 
+async def test_the_time_of_each_stage_is_known_for_the_line_of_the_request(kafka: Producing) -> None:
+    await kafka.topic()
+    call = Call(kafka.services, kafka.client, 0, BY_NAME, "test", request(("orders", 0, batch(b"a"))))
+    answer = HANDLER.handle(call)
+    assert call.timings is None
+    await answer  # type: ignore[misc]
+    assert call.timings is not None
+    assert sum(call.timings) > 0
+
+
 async def test_a_missing_topic_is_not_created(kafka: Producing) -> None:
     refused = await kafka.ask_one(batch(b"a"))
     assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -80,14 +80,14 @@ class Activity:
         metrics.kafka_connected(1)
         metrics.observe_flush("size", 4, 1_000, 1 << 20, 3, 12, 4)
         metrics.set_buffered(4_096, 3)
-        metrics.observe_consume(2, 100, 10_000, 5, "cache")
-        metrics.observe_consume(1, 100, 10_000, 5, "store")
+        metrics.observe_consume(2, 100, 10_000, 5, "cache", 9_000)
+        metrics.observe_consume(1, 100, 10_000, 5, "store", 9_000)
         metrics.observe_append_to_consume(20)
         for kind in ("hit", "miss", "empty"):
             metrics.tail_cache_event(kind)
         metrics.tail_cache_event("evicted", 2)
         metrics.set_tail_cache(1 << 20, 3)
-        metrics.observe_appends(4, 1_000, 1 << 20, {"AppendNotCommitted": 1, "LogFenced": 2})
+        metrics.observe_appends(4, 1_000, 1 << 20, {"AppendNotCommitted": 1, "LogFenced": 2}, 1_000_000)
         for name in (*LOG_NAMES, "batching_rejections", "batching_flush_failures", "batching_listener_failures"):
             metrics.count(name)
         metrics.count("something_new", 2)

@@ -66,8 +66,11 @@ CONSUME_PAUSE_MS_MIN: Final = 5
 
 
 class ConsumeMetrics(TailMetrics, LogMetrics, Protocol):
-    def observe_consume(self, partitions: int, records: int, byte_length: int, wait_ms: float, source: Source) -> None:
-        """One request was answered. `wait_ms` is what it waited for appends, not what it took."""
+    def observe_consume(
+        self, partitions: int, records: int, byte_length: int, wait_ms: float, source: Source, payload_bytes: int = 0
+    ) -> None:
+        """One request was answered. `wait_ms` is what it waited for appends, not what it took; `payload_bytes` are
+        those of the records' values."""
 
     def observe_append_to_consume(self, ms: float) -> None:
         """Time from the commit of an append to its first delivery."""
@@ -111,7 +114,7 @@ class ConsumeService:
             if not self._under_way:
                 self._nothing_under_way.set()
         source = fill.source if fill.byte_length else "empty"
-        self._metrics.observe_consume(len(fill.parts), records, fill.byte_length, waited_ms, source)
+        self._metrics.observe_consume(len(fill.parts), records, fill.byte_length, waited_ms, source, fill.payload_bytes)
         return [part.answer for part in fill.parts]
 
     async def close(self) -> None:
@@ -309,6 +312,7 @@ class ConsumeService:
             fill.hold(size + quick_bytes(size))
             quick_records = await self._offload.run(size, lambda: quick(answers))
             if quick_records is not None:
+                fill.payload_bytes = fill.record_bytes  # such records have neither keys nor headers
                 return quick_records
         fill.hold(2 * size)
         parts = [part for part in fill.parts if part.answer.batches]
@@ -323,6 +327,7 @@ class ConsumeService:
                 continue
             part.answer.runs, part.answer.next_fetch_offset = outcome.runs, outcome.next_offset
             records += outcome.record_count
+            fill.payload_bytes += outcome.value_bytes
         return records
 
 

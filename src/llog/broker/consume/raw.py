@@ -65,6 +65,7 @@ class RawFill(AnswerFill):
         self.byte_length += taken.byte_length
         if taken.byte_length:  # offsets are counted, no record is looked at
             self.record_count += taken.next_offset - part.offset
+            self.payload_bytes += item.payload_bytes_of(taken)
         part.offset = part.answer.next_fetch_offset = max(part.offset, taken.next_offset)
         if taken.is_all and left > taken.byte_length:
             return True

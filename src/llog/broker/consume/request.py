@@ -164,6 +164,8 @@ class AnswerFill:
         self.byte_length = 0
         """Bytes of the batches in the answer."""
         self.record_count = self.record_bytes = 0
+        self.payload_bytes = 0
+        """Of the records' values, for the metrics; counted at the end where records are decoded."""
         self.full = False
         """`max_bytes` is reached, or the next record does not fit."""
         self.at_ms = 0.0
@@ -309,6 +311,7 @@ class AnswerFill:
 class DecodedPartition(NamedTuple):
     runs: list[RecordRun]
     record_count: int
+    value_bytes: int
     next_offset: int
     """Behind the decoded records; below the end of the batches if they inflate to too much."""
 
@@ -318,7 +321,7 @@ def decode_partition(answer: PartitionFetched) -> DecodedPartition | FormatError
     source, next_offset = str(answer.log), answer.next_fetch_offset
     data = answer.batches[0] if len(answer.batches) == 1 else b"".join(answer.batches)
     runs: list[RecordRun] = []
-    size = records = 0
+    size = records = value_bytes = 0
     try:
         batches = walk(data, source, rule=BatchRule.COMPACTED)
         for run in runs_of(_columns(data, batches, source), answer.fetch_offset, next_offset):
@@ -326,13 +329,14 @@ def decode_partition(answer: PartitionFetched) -> DecodedPartition | FormatError
                 continue
             runs.append(run)
             records += len(run.columns)
+            value_bytes += int(run.columns.values.offsets[-1] - run.columns.values.offsets[0])
             size += run.columns.values.data.nbytes + run.columns.keys.data.nbytes
             size += len(run.columns) * CONSUME_RECORD_BYTES
             if size >= CONSUME_DECODED_BYTES_MAX:
-                return DecodedPartition(runs, records, run.next_offset)
+                return DecodedPartition(runs, records, value_bytes, run.next_offset)
     except FormatError as error:
         return error
-    return DecodedPartition(runs, records, next_offset)
+    return DecodedPartition(runs, records, value_bytes, next_offset)
 
 
 def _columns(data: Buffer, batches: BatchColumns, source: str) -> Iterable[RecordColumns]:

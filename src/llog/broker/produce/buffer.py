@@ -71,10 +71,10 @@ class AppendTally:
     """Counts of one call for the metrics. Records and bytes count once they are in a log, repeats do not count again,
     and a refused piece is a failure of its own even if its neighbours are appended."""
 
-    __slots__ = ("byte_length", "failures", "groups", "records")
+    __slots__ = ("byte_length", "failures", "groups", "payload_bytes", "records")
 
     def __init__(self) -> None:
-        self.groups = self.records = self.byte_length = 0
+        self.groups = self.records = self.byte_length = self.payload_bytes = 0
         self.failures: dict[str, int] = {}
         """By the name of the error class."""
 
@@ -87,6 +87,7 @@ class AppendTally:
             if not outcome.pieces[0].repeated:
                 self.records += group.msg_count
                 self.byte_length += byte_length
+                self.payload_bytes += group.pieces[0].payload_bytes
             return
         for piece, landed in zip(group.pieces, outcome.pieces, strict=True):
             if not isinstance(landed, Landed):
@@ -94,6 +95,7 @@ class AppendTally:
             elif not landed.repeated:
                 self.records += piece.msg_count
                 self.byte_length += piece.byte_length
+                self.payload_bytes += piece.payload_bytes
 
     def add_failure(self, error: Exception) -> None:
         name = type(error).__name__

@@ -28,6 +28,8 @@ class CommittedBatch(NamedTuple):
     body: Sequence[Buffer]
     timestamp_ms_max: int
     epoch: int = 0
+    payload_bytes: int = 0
+    """As `Piece` counts them."""
 
 
 # -- joining ---------------------------------------------------------------------------------------------------------
@@ -54,7 +56,8 @@ def _single_piece(groups: Sequence[EncodedGroup], byte_lengths: Sequence[int]) -
     msg_count = sum([group.msg_count for group in groups])
     dated = [_dated(piece, group.max_timestamp_ms) for group in groups for piece in group.pieces]
     newest_ms = max([piece.max_timestamp_ms for piece in dated])
-    return Piece(msg_count, sum(byte_lengths), None, newest_ms, dated[0].incarnation)
+    payload_bytes = sum([piece.payload_bytes for piece in dated])
+    return Piece(msg_count, sum(byte_lengths), None, newest_ms, dated[0].incarnation, payload_bytes)
 
 
 def _join_pieces(groups: Sequence[EncodedGroup]) -> tuple[Piece, ...]:
@@ -68,7 +71,8 @@ def _join_pieces(groups: Sequence[EncodedGroup]) -> tuple[Piece, ...]:
                 continue
             newest_ms = max(last.max_timestamp_ms, piece.max_timestamp_ms)
             counts = last.msg_count + piece.msg_count, last.byte_length + piece.byte_length
-            joined[-1] = Piece(*counts, None, newest_ms, piece.incarnation)
+            payload_bytes = last.payload_bytes + piece.payload_bytes
+            joined[-1] = Piece(*counts, None, newest_ms, piece.incarnation, payload_bytes)
     return tuple(joined)
 
 
@@ -81,7 +85,9 @@ def _dated(piece: Piece, max_timestamp_ms: int) -> Piece:
     """The piece with a timestamp: its own, or its group's."""
     if piece.max_timestamp_ms != NO_TIMESTAMP:
         return piece
-    return Piece(piece.msg_count, piece.byte_length, piece.claim, max_timestamp_ms, piece.incarnation)
+    return Piece(
+        piece.msg_count, piece.byte_length, piece.claim, max_timestamp_ms, piece.incarnation, piece.payload_bytes
+    )
 
 
 # -- outcomes --------------------------------------------------------------------------------------------------------
@@ -203,5 +209,8 @@ def committed_of(group: EncodedGroup, outcome: AppendOutcome) -> list[CommittedB
         body = group.body if whole else bytes_of(group.body, begin, end - begin)
         newest_ms = max(_dated(piece, group.max_timestamp_ms).max_timestamp_ms for piece in pieces)
         offsets = stretch.start_offset, stretch.end_offset
-        batches.append(CommittedBatch(group.log, *offsets, group.encoding, body, newest_ms))
+        payload_bytes = sum([piece.payload_bytes for piece in pieces])
+        batches.append(
+            CommittedBatch(group.log, *offsets, group.encoding, body, newest_ms, payload_bytes=payload_bytes)
+        )
     return batches

@@ -33,7 +33,9 @@ from llog.broker.produce.flush import (
     CommitOrder,
     Flush,
     FlushEvents,
+    MeasuredCost,
     Pacing,
+    cost_of,
     pacing_of,
     pause_of,
     plan_flush,
@@ -80,8 +82,11 @@ class BatchingMetrics(Protocol):
         """One flush ended. `reason`: size, delay, idle (nothing was being uploaded), pressure, call or close.
         `groups` are its logs; `queue_wait_ms` is how long its oldest record was buffered."""
 
-    def observe_appends(self, groups: int, records: int, byte_length: int, failures: Mapping[str, int]) -> None:
-        """The groups of one call that were appended, and the number of failures by error class."""
+    def observe_appends(
+        self, groups: int, records: int, byte_length: int, failures: Mapping[str, int], payload_bytes: int = 0
+    ) -> None:
+        """The groups of one call that were appended, with the bytes of their records' values, and the number of
+        failures by error class."""
 
     def set_buffered(self, byte_length: int, requests: int) -> None:
         """Bytes and calls that are accepted and not yet answered."""
@@ -106,8 +111,10 @@ class BatchingProducer:
         on_committed: Callable[[CommittedBatch], None] | None = None,
         pacing: Pacing | None = None,
         trouble: Callable[[], str] = lambda: "",
+        cpu_ms: Callable[[], float] | None = None,
     ) -> None:
-        """`trouble` returns why the stores accept nothing now, or ""; while there is a reason, calls are refused."""
+        """`trouble` returns why the stores accept nothing now, or ""; while there is a reason, calls are refused.
+        `cpu_ms` is the processor time of the process; None: flushes cost what they usually do."""
         wal = appender.context.wal
         if wal is None or max_bytes < 1 or max_delay_ms < 0 or uploads_max < 1:
             reason = "needs a store for blobs, max_bytes ≥ 1, max_delay_ms ≥ 0 and uploads_max ≥ 1"
@@ -125,6 +132,7 @@ class BatchingProducer:
         self._flushes: dict[asyncio.Task[None], Flush] = {}
         self._uploading = 0
         self._last_start_ms = float("-inf")
+        self._measured = None if cpu_ms is None else MeasuredCost(cpu_ms)
         self._pause_ms = 0.0
         """How long a small flush waits after the start of the last one."""
         self._alarm: asyncio.Task[None] | None = None
@@ -222,7 +230,9 @@ class BatchingProducer:
         self._pool.give(call.byte_length)
         self._metrics.set_buffered(self._byte_length, len(self._calls))
         tally = call.tally
-        self._metrics.observe_appends(tally.groups, tally.records, tally.byte_length, tally.failures)
+        self._metrics.observe_appends(
+            tally.groups, tally.records, tally.byte_length, tally.failures, tally.payload_bytes
+        )
         for drain in self._drains:
             drain.answered(call)
 
@@ -266,7 +276,11 @@ class BatchingProducer:
 
     def _start(self, batch: FlushBatch, reason: str, now_ms: float) -> None:
         self._last_start_ms = now_ms
-        self._pause_ms = pause_of(self._pacing, len(batch.by_log), batch.group_count)
+        logs, groups, factor = len(batch.by_log), batch.group_count, 1.0
+        if self._measured is not None and self._pacing.core_fraction:
+            self._measured.started(now_ms, cost_of(logs, groups))
+            factor = self._measured.factor
+        self._pause_ms = pause_of(self._pacing, logs, groups, factor)
         self._uploading += 1
         turn = self._order.next(batch.by_log)
         flush = Flush(self._appender, batch, turn, reason, self._events)

@@ -57,6 +57,8 @@ class CommittedAppend(Protocol):
     def body(self) -> Sequence[Buffer]: ...
     @property
     def epoch(self) -> int: ...
+    @property
+    def payload_bytes(self) -> int: ...
 
 
 class TailMetrics(Protocol):
@@ -177,6 +179,7 @@ class TailCache:
                 committed_at_ms=now,
                 created_at_ms=created_at_ms or 0,
                 in_place=self._in_place,
+                payload_bytes=batch.payload_bytes,
             )
             self._keep(batch.log, tail, item)
         self._move_end(batch.log, tail, batch.end_offset + 1, now)

@@ -39,6 +39,7 @@ _PATCHED: Final = struct.Struct(">qii")
 """Base offset, batch length, leader epoch."""
 _PATCH_WORK_BYTES: Final = 512
 """What patching a batch costs, in bytes of other work."""
+PAYLOAD_BYTES_UNKNOWN: Final = -1
 _SENT_BASE_OFFSET: Final = 0
 """The base offset of batches as producers send them."""
 
@@ -70,6 +71,7 @@ class CachedBatch:
         "end_offset",
         "incarnation",
         "incarnation_before",
+        "payload_bytes",
         "start_offset",
         "summed",
         "sums",
@@ -88,6 +90,7 @@ class CachedBatch:
         compaction_version: int = 0,
         in_place: bool = True,
         chunk: Chunk | None = None,
+        payload_bytes: int = PAYLOAD_BYTES_UNKNOWN,
     ) -> None:
         self.start_offset, self.end_offset = start_offset, end_offset
         self.encoding, self.created_at_ms = encoding, created_at_ms
@@ -113,6 +116,8 @@ class CachedBatch:
         self.copied = False
         """Its bytes are in other memory than before, which a limit must count anew."""
         self.byte_length = total_length(body) if chunk is None else len(chunk.data)
+        self.payload_bytes = payload_bytes
+        """Of the records' values, as the append counted them."""
 
     @property
     def size(self) -> int:
@@ -202,6 +207,16 @@ class CachedBatch:
         return f"append at offset {self.start_offset}"
 
     # -- whole batches ---------------------------------------------------------------------------------------------
+    def payload_bytes_of(self, taken: Taken) -> int:
+        """Bytes of the values of whole batches, for the metrics: in proportion, where not all are taken; where the
+        append did not count them, the bytes behind the batch headers."""
+        chunk = self.chunk
+        whole = self.byte_length if chunk is None else len(chunk.data)
+        if self.payload_bytes == PAYLOAD_BYTES_UNKNOWN:
+            count = sum(1 for view in self._body for _ in _batches_of(memoryview(view))) if chunk is None else 0
+            self.payload_bytes = whole - HEADER_BYTES * (count if chunk is None else len(chunk.batches))
+        return self.payload_bytes if taken.byte_length == whole else self.payload_bytes * taken.byte_length // whole
+
     def take(self, offset: int, bytes_max: int, *, at_least_one: bool) -> Taken:
         """The whole batches from the one with `offset` on: as many as fit, and the first in any case if
         `at_least_one`."""

@@ -37,6 +37,8 @@ class Frame(NamedTuple):
     incarnation: int | None
     created_at_ms: int | None
     committed_at_ms: float
+    payload_bytes: int = _UNKNOWN
+    """Of the records' values; other processes do not learn it."""
 
 
 def is_shareable(encoding: str) -> bool:

@@ -69,7 +69,8 @@ BAD_RECORD = 0
 OLDEST = 1
 NEWEST = 2
 NULL_KEY = 3
-SUMMARY = 4
+VALUES = 4
+SUMMARY = 5
 NO_TIMESTAMP = -1
 
 # Why `cut` stopped.
@@ -256,7 +257,8 @@ def walk_produced(data: Bytes, at: int, headers: Longs, summary: Longs, row: int
     """Check the records of one producer's batch, which begin at `at` and end with the data; returns the fault.
 
     The batch's header is a row of `headers`. The same row of `summary` gets the record with the fault, the oldest and
-    the newest timestamp (NO_TIMESTAMP if no record has one), and the first record with a null key, or -1.
+    the newest timestamp (NO_TIMESTAMP if no record has one), the first record with a null key, or -1, and the bytes of
+    the values.
     """
     sums = np.zeros(SUMS, np.int64)
     end = data.size
@@ -286,6 +288,7 @@ def walk_produced(data: Bytes, at: int, headers: Longs, summary: Longs, row: int
                 oldest, newest = min(oldest, timestamp), max(newest, timestamp)
         at += length
     summary[row, OLDEST], summary[row, NEWEST], summary[row, NULL_KEY] = oldest, newest, null_key
+    summary[row, VALUES] = sums[VALUE_BYTES]
     if at != end:
         return BATCH_REST
     summary[row, BAD_RECORD] = -1

@@ -221,9 +221,12 @@ def _body_size(size: int, delta: int) -> int:
 
 
 @kernel
-def measure_plain(data: Bytes, starts: Longs, sizes: Longs, rows: Longs, byte_lengths: Longs, largest: Longs) -> int:
-    """Fill in the length of each batch and its longest payload. Returns the sum of lengths; -1: invalid positions."""
-    if starts.size != sizes.size or rows.size != byte_lengths.size or rows.size != largest.size:
+def measure_plain(
+    data: Bytes, starts: Longs, sizes: Longs, rows: Longs, byte_lengths: Longs, payload_bytes: Longs
+) -> int:
+    """Fill in the length of each batch and, in two rows of `payload_bytes`, of its longest payload and of all of them.
+    Returns the sum of lengths; -1: invalid positions."""
+    if starts.size != sizes.size or rows.size != byte_lengths.size or rows.size != payload_bytes.shape[1]:
         return -1
     row = 0
     total = 0
@@ -232,6 +235,7 @@ def measure_plain(data: Bytes, starts: Longs, sizes: Longs, rows: Longs, byte_le
             return -1
         length = _HEADER_BYTES
         longest = 0
+        together = 0
         for delta in range(rows[batch]):
             size = sizes[row]
             if size < 0 or starts[row] < 0 or size > data.size - starts[row]:
@@ -240,8 +244,10 @@ def measure_plain(data: Bytes, starts: Longs, sizes: Longs, rows: Longs, byte_le
             body = _body_size(size, delta)
             length += _varint_size(body) + body
             longest = max(longest, size)
+            together += size
         byte_lengths[batch] = length
-        largest[batch] = longest
+        payload_bytes[0, batch] = longest
+        payload_bytes[1, batch] = together
         total += length
     return total if row == sizes.size else -1
 

@@ -40,6 +40,8 @@ class PlainBatch(NamedTuple):
     data: Buffer
     payload_bytes_max: int
     """Length of its longest payload."""
+    payload_bytes: int
+    """Of all its payloads."""
 
 
 def encode_plain_batches(
@@ -68,7 +70,8 @@ def encode_plain_batches(
             producer_epoch=epoch,
             base_sequence=sequence,
         )
-        encoded.append(PlainBatch(batch, max(map(len, values))))
+        sizes = list(map(len, values))
+        encoded.append(PlainBatch(batch, max(sizes), sum(sizes)))
     return encoded
 
 
@@ -86,8 +89,8 @@ def encode_payloads(
     if not all(rows):
         raise InvalidArgument("records", "a batch needs at least one")
     counts = np.array(rows, np.int64)
-    byte_lengths, largest = np.empty(len(rows), np.int64), np.empty(len(rows), np.int64)
-    total = kernels.measure_plain(*payloads, counts, byte_lengths, largest)
+    byte_lengths, payload_bytes = np.empty(len(rows), np.int64), np.empty((2, len(rows)), np.int64)
+    total = kernels.measure_plain(*payloads, counts, byte_lengths, payload_bytes)
     if total < 0:
         raise InvalidArgument("records", "payloads and their positions contradict each other")
     ends = [0, *accumulate(byte_lengths.tolist())]
@@ -101,8 +104,8 @@ def encode_payloads(
     _fill_checksums(output, byte_lengths, ends)
     view = output.data
     return [
-        PlainBatch(view[begin:end], payload_bytes)
-        for (begin, end), payload_bytes in zip(pairwise(ends), largest.tolist(), strict=True)
+        PlainBatch(view[begin:end], largest, together)
+        for (begin, end), largest, together in zip(pairwise(ends), *payload_bytes.tolist(), strict=True)
     ]
 
 

@@ -1,9 +1,9 @@
 """RecordBatches that clients of the Kafka API send: one batch per partition and request, checked as Kafka checks it.
 
 A request names many partitions with small batches, so a batch costs two kernel calls: one for header and checksum, one
-that walks its records. The walk checks everything that readers rely on, and finds the oldest and the newest timestamp
-and the first null key. Compressed records are walked only where a caller needs that (`walk_inflated`): readers bound
-and check what they decompress.
+that walks its records. The walk checks everything that readers rely on, finds the oldest and the newest timestamp and
+the first null key, and adds up the bytes of the values. Compressed records are walked only where a caller needs that
+(`walk_inflated`): readers bound and check what they decompress.
 
 `stamp` changes the timestamp fields of a header in place, with a new checksum.
 """
@@ -95,6 +95,8 @@ class ProducedBatch(NamedTuple):
     """Of the records; of a compressed batch, the header's max timestamp."""
     null_key: int = NO_RECORD
     """The first record without a key; unknown of a compressed batch."""
+    value_bytes: int = 0
+    """Of the records' values; of a compressed batch that was not decompressed, the bytes behind its header."""
 
     @property
     def codec(self) -> Codec:
@@ -150,7 +152,8 @@ def _unusual(fault: int, records: Buffer | None, header: list[int], walked: list
     if fault and fault != BatchFault.BAD_RECORD:
         return ProducedBatch(BatchFault(fault), 0 if records is None else memoryview(records).nbytes)
     if header[_ATTRIBUTES_FIELD] & CODEC_MASK:
-        walked = [NO_RECORD, header[_BASE_TIMESTAMP], header[_MAX_TIMESTAMP_FIELD], NO_RECORD]
+        packed_bytes = header[_LENGTH] - HEADER_BYTES
+        walked = [NO_RECORD, header[_BASE_TIMESTAMP], header[_MAX_TIMESTAMP_FIELD], NO_RECORD, packed_bytes]
     return ProducedBatch(BatchFault(fault), header[_LENGTH], *header[_ATTRIBUTES_FIELD:], *walked)
 
 
@@ -164,10 +167,14 @@ def walk_inflated(records: Buffer, batch: ProducedBatch) -> ProducedBatch:
     fields, summary = np.zeros((1, _FIELDS), np.int64), np.empty((1, decode_kernels.SUMMARY), np.int64)
     fields[0, _BASE_TIMESTAMP], fields[0, _RECORD_COUNT] = batch.base_timestamp, batch.record_count
     walked = decode_kernels.walk_produced(data, 0, fields, summary, 0)
-    bad_record, oldest_ms, newest_ms, null_key = summary[0].tolist()
-    fault = BatchFault.BAD_RECORD if walked else BatchFault.NONE
+    bad_record, oldest_ms, newest_ms, null_key, value_bytes = summary[0].tolist()
     return batch._replace(
-        fault=fault, bad_record=bad_record, oldest_ms=oldest_ms, newest_ms=newest_ms, null_key=null_key
+        fault=BatchFault.BAD_RECORD if walked else BatchFault.NONE,
+        bad_record=bad_record,
+        oldest_ms=oldest_ms,
+        newest_ms=newest_ms,
+        null_key=null_key,
+        value_bytes=value_bytes,
     )
 
 

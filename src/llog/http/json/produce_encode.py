@@ -234,8 +234,13 @@ def _as_pieces(
     encoded: Sequence[PlainBatch], counts: Sequence[int], claims: Sequence[ProducerClaim | None], now_ms: int
 ) -> list[EncodedBatch]:
     return [
-        EncodedBatch(KAFKA, [data], Piece(count, len(data), claim, now_ms), plain_record_bytes(payload_bytes_max))
-        for (data, payload_bytes_max), count, claim in zip(encoded, counts, claims, strict=True)
+        EncodedBatch(
+            KAFKA,
+            [data],
+            Piece(count, len(data), claim, now_ms, payload_bytes=payload_bytes),
+            plain_record_bytes(payload_bytes_max),
+        )
+        for (data, payload_bytes_max, payload_bytes), count, claim in zip(encoded, counts, claims, strict=True)
     ]
 
 
@@ -245,7 +250,8 @@ def _encoded_batch(plan: PlannedBatch, claim: ProducerClaim | None, encoding: st
     count, bare = len(rows.values), rows.bare_values()
     if bare is not None and encoding == BYTES_BATCH:
         body = encode_bytes_batch(bare)
-        return EncodedBatch(BYTES_BATCH, body, Piece(count, total_length(body), claim, now_ms), largest)
+        piece = Piece(count, total_length(body), claim, now_ms, payload_bytes=total_length(bare))
+        return EncodedBatch(BYTES_BATCH, body, piece, largest)
     producer: dict[str, Any] = {} if claim is None else _producer_fields(claim)
     # Without a timestamp of the producer the batch says LOG_APPEND_TIME, and its records show none when read.
     stamped = rows.timestamps_ms is not None
@@ -257,9 +263,11 @@ def _encoded_batch(plan: PlannedBatch, claim: ProducerClaim | None, encoding: st
     )
     timestamp_type = TimestampType.CREATE_TIME if stamped else TimestampType.LOG_APPEND_TIME
     data: Buffer = encode_columns(columns, timestamp_type=timestamp_type, **producer)
+    payload_bytes = columns.values.data.nbytes
     if rows.timestamps_ms is None:
-        return EncodedBatch(KAFKA, [data], Piece(count, len(data), claim, now_ms), largest)
-    piece = Piece(count, len(data), claim, max(rows.timestamps_ms))
+        piece = Piece(count, len(data), claim, now_ms, payload_bytes=payload_bytes)
+        return EncodedBatch(KAFKA, [data], piece, largest)
+    piece = Piece(count, len(data), claim, max(rows.timestamps_ms), payload_bytes=payload_bytes)
     return EncodedBatch(KAFKA, [data], piece, largest, span_of(rows.timestamps_ms, now_ms))
 
 

@@ -23,7 +23,7 @@ _log: Final = logging.getLogger("llog.http")
 _UNEXPECTED: Final = "the request failed unexpectedly: the broker logged the traceback under this request id"
 
 STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
-    400: (e.InvalidArgument, e.RequestRefused, e.TimestampOutOfWindow),
+    400: (e.InvalidArgument, e.ScenarioInvalid, e.RequestRefused, e.TimestampOutOfWindow),
     401: (e.RequestUnauthenticated,),
     403: (e.RequestForbidden,),
     404: (
@@ -92,6 +92,11 @@ STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
         e.SimulationActorFailed,
         e.SimulationNotRepeatable,
         e.ReplayDiverged,
+        e.LoadTestError,
+        e.RunNotFound,
+        e.RunStateWrong,
+        e.StackFailed,
+        e.LoadTestNotInstalled,
         e.SparkError,
         e.SparkNotInstalled,
         e.JavaUnusable,

@@ -68,6 +68,8 @@ class Call:
     answer. False: clients that take their answers slowly hold all memory for answers, so answer without these."""
     wait_ms: float = 0
     """How long the client asked to wait for records, set by the handler; that does not make a request slow."""
+    timings: tuple[float, float, float] | None = None
+    """Milliseconds that a Produce queued, uploaded and committed, set by the handler for the request's line."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,7 @@ class _Waiting:
     def _decided(self, outcomes: asyncio.Future[TimedOutcomes]) -> None:
         self._timer.cancel()
         done, broker = outcomes.result(), self._call.services.broker
+        self._call.timings = done.timings
         _forget_deleted(self._call.services, done)
         starts = {group.log: broker.log_start_offset(group.log) for group in self._planned.groups}
         self._set(self._planned.answer(done.outcomes, starts))

@@ -1,6 +1,8 @@
 """For every Kafka request its place in the metrics and its line in the log; for refused connections a count and a line.
 
-`LLOG_LOG_REQUESTS` and `LLOG_LOG_SLOW_MS` choose the lines, as for HTTP. No request or answer is ever logged, so no
+`LLOG_LOG_REQUESTS` and `LLOG_LOG_SLOW_MS` choose the lines, as for HTTP. A correlation id means something only on its
+connection, so a request is found by `client`, `client_port` and `correlation_id`, and by the `client_id` of its client.
+No request or answer is ever logged, so no
 record is; the client's id is logged only when it is short and plain.
 """
 
@@ -16,7 +18,7 @@ from llog.kafka.apis.handler import Client
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.net.slot import Slot
 from llog.settings import Settings
-from llog.telemetry.request_log import ALL, ERROR_CHARS_MAX, ERRORS, SLOW, request_line
+from llog.telemetry.request_log import ALL, ERROR_CHARS_MAX, ERRORS, SLOW, request_line, stage_fields
 
 NO_ANSWER: Final = "NO_ANSWER"
 """The error of a request whose connection ended before it was answered."""
@@ -93,7 +95,12 @@ def _fields(slot: Slot, client: Client, error: str, seconds: float) -> dict[str,
         "request_bytes": slot.frame_bytes,
         "response_bytes": slot.answer_bytes,
         "client": client.host,
+        "client_port": client.port,
     }
+    if request.call.timings is not None:
+        fields |= stage_fields(request.call.timings)
+    if request.call.wait_ms:
+        fields["max_wait_ms"] = round(request.call.wait_ms, 3)
     client_id = request.call.client_id
     if client_id and _SANE_ID.fullmatch(client_id):
         fields["client_id"] = client_id

@@ -127,7 +127,7 @@ def _accepted(log: Log, topic: KnownTopic, records: Buffer, batch: ProducedBatch
     if batch.producer_id >= 0:
         last = (batch.base_sequence + count - 1) % SEQUENCE_MODULUS
         claim = ProducerClaim(batch.producer_id, batch.producer_epoch, batch.base_sequence, last)
-    piece = Piece(count, batch.byte_length, claim, newest_ms, topic.incarnation)
+    piece = Piece(count, batch.byte_length, claim, newest_ms, topic.incarnation, batch.value_bytes)
     group = EncodedGroup(log, count, ENCODING, (records,), newest_ms, (), (piece,))
     return AcceptedBatch(group, now_ms if append_time else NO_TIMESTAMP_MS)
 

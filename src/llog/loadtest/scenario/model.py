@@ -52,6 +52,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 class Compactor(_Part, frozen=True):
     count: Annotated[int, Meta(ge=0, le=16)] = 1
+    """Compactor processes."""
     spark: bool = False
     """Large rounds run on Spark, in a JVM of the compactor's own."""
 
@@ -64,9 +65,11 @@ class Stack(_Part, frozen=True):
     metadata_nodes: Annotated[int, Meta(ge=1, le=9)] = 3
     """Data servers of `oxia-cluster`."""
     metadata_shards: Annotated[int, Meta(ge=1, le=64)] = 4
+    """Of `oxia` and `oxia-cluster`."""
     objects: str = "directory"
     """`directory`, `minio`, `versitygw`, or `s3://bucket[/prefix]`, its address and keys taken from the environment."""
     brokers: Annotated[int, Meta(ge=1, le=BROKERS_MAX)] = 1
+    """Broker processes."""
     roles: Annotated[tuple[Role, ...], Meta(min_length=1, max_length=BROKERS_MAX)] = ("both",)
     """Of the brokers in turn: `[write, read]` with four brokers makes two of each."""
     zones: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
@@ -95,7 +98,9 @@ class Stack(_Part, frozen=True):
 class Topic(_Part, frozen=True):
     name: TopicText = "load"
     partitions: Annotated[int, Meta(ge=1, le=PARTITIONS_MAX)] = 1
+    """All of them are created before the load begins."""
     configs: Mapping[str, str] = {}
+    """Topic configs, as `llog topic create --config` accepts them."""
 
 
 class Records(_Part, frozen=True):
@@ -113,15 +118,24 @@ class Search(_Part, frozen=True):
     """Find the highest rate that keeps the conditions: double from the start, then halve the interval."""
 
     start_mb_per_s: Megabytes = 1.0
+    """The first rate."""
     highest_mb_per_s: Megabytes = 10_000.0
+    """No higher rate is tried."""
     precision: Annotated[float, Meta(ge=0.01, le=0.5)] = 0.05
     """Ends when the interval is this share of the rate."""
     step_s: Annotated[float, Meta(ge=2, le=3_600)] = 15.0
+    """How long each rate is tried."""
     produce_p99_ms_max: Milliseconds = 1_000.0
+    """A rate is sustained only with this produce latency."""
+
+    def __post_init__(self) -> None:
+        if self.start_mb_per_s > self.highest_mb_per_s:
+            raise ValueError("start_mb_per_s must be at most highest_mb_per_s")
 
 
 class Load(_Part, frozen=True):
     protocol: Literal["http", "kafka"] = "http"
+    """What producers and consumers speak."""
     engine: Literal["raw", "librdkafka"] = "raw"
     """`raw` sends prepared requests and reads answers only as far as it must; `librdkafka` is a real client."""
     target_mb_per_s: Megabytes | None = None
@@ -130,6 +144,7 @@ class Load(_Part, frozen=True):
     warm_up_s: Seconds = 5.0
     """The load runs, and its latencies count separately."""
     duration_s: Annotated[float, Meta(gt=0, le=DURATION_S_MAX)] = 30.0
+    """Of the measured phase."""
 
     def __post_init__(self) -> None:
         if self.target_mb_per_s is not None and self.search is not None:
@@ -142,24 +157,34 @@ class Producers(_Part, frozen=True):
     clients: Annotated[int, Meta(ge=1, le=CLIENTS_MAX)] = 16
     """Each has a connection of its own to the broker it sends to."""
     processes: Annotated[int, Meta(ge=1, le=PROCESSES_MAX)] = 1
+    """Among which the clients are divided; one process uses one core."""
     in_flight: Annotated[int, Meta(ge=1, le=64)] = 1
     """Most unanswered requests of a client; HTTP allows one."""
     records_per_request: Annotated[int, Meta(ge=1, le=100_000)] = 32
+    """Records that a client sends at once."""
     partitions_per_request: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    """Among which the records of a request are divided."""
     timeout_s: Annotated[float, Meta(gt=0, le=600)] = 30.0
+    """How long a request may be repeated, before its outcome counts as uncertain."""
 
 
 class Consumers(_Part, frozen=True):
     clients: Annotated[int, Meta(ge=0, le=CLIENTS_MAX)] = 0
     """They divide the partitions among them, so each record is read once."""
     processes: Annotated[int, Meta(ge=1, le=PROCESSES_MAX)] = 1
+    """Among which the clients are divided; one process uses one core."""
     begin: Literal["with_producers", "after_producers"] = "with_producers"
+    """`after_producers`: they read what has been written, from the first record on."""
     restart_brokers: bool = False
     """Before consumers begin after producers: caches are empty then, and all reads are cold."""
     max_wait_ms: Annotated[int, Meta(ge=0, le=30_000)] = 500
+    """How long a broker may wait for `min_bytes`."""
     min_bytes: Annotated[int, Meta(ge=0)] = 1
+    """Below which a broker waits for more."""
     max_bytes: Annotated[int, Meta(ge=1_024)] = 8 * MIB
+    """Most bytes of an answer."""
     partition_max_bytes: Annotated[int, Meta(ge=1_024)] = MIB
+    """Most bytes of a partition in an answer."""
     drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 30.0
     """How long consumers may take, after the producers, for what was acknowledged."""
 
@@ -168,7 +193,9 @@ class Routing(_Part, frozen=True):
     owners: Annotated[int, Meta(ge=1, le=BROKERS_MAX)] = 1
     """Brokers in the owner set of a partition, for writers and for readers each."""
     select: Literal["round_robin", "least_inflight"] = "round_robin"
+    """How a client chooses among the brokers of an owner set."""
     seed: int = 1
+    """Another seed gives partitions other owners."""
 
 
 class Fault(_Part, frozen=True):
@@ -177,6 +204,7 @@ class Fault(_Part, frozen=True):
     kind: Literal["kill_broker", "pause_broker", "stall_objects", "refuse_objects"]
     """`refuse_objects`: the object store answers 503."""
     broker: Annotated[int, Meta(ge=0, lt=BROKERS_MAX)] = 0
+    """Its number, from 0 on."""
     duration_s: Annotated[float, Meta(gt=0, le=3_600)] = 5.0
     """Of a pause, stall or refusal; a killed broker starts again after it."""
 
@@ -185,20 +213,28 @@ class Targets(_Part, frozen=True):
     """The report has a verdict for each that is set."""
 
     produce_mb_per_s_min: Megabytes | None = None
+    """Of acknowledged record values, in the measured phase."""
     consume_mb_per_s_min: Megabytes | None = None
+    """Of received record values."""
     produce_p99_ms_max: Milliseconds | None = None
+    """From the time when a request is due to its answer."""
     end_to_end_p99_ms_max: Milliseconds | None = None
+    """From the time when a record is due to its arrival at a consumer."""
     dollars_per_hour_max: Annotated[float, Meta(gt=0)] | None = None
+    """For requests, if the stores were S3."""
     failed_requests_max: Annotated[int, Meta(ge=0)] | None = None
+    """Requests without success."""
 
 
 class Collect(_Part, frozen=True):
     interval_s: Annotated[float, Meta(ge=0.5, le=3_600)] = 30.0
+    """Between two samples of brokers, processes and host, and of the clients."""
 
 
 class Scenario(_Part, frozen=True):
     name: Name
     description: str = ""
+    """Shown in the summary and the report."""
     stack: Stack = Stack()
     topics: Annotated[tuple[Topic, ...], Meta(min_length=1, max_length=1_000)] = (Topic(),)
     records: Records = Records()
@@ -223,6 +259,8 @@ class Scenario(_Part, frozen=True):
                 raise ValueError(
                     f"faults[{number}].broker is {fault.broker}, of {self.stack.brokers} brokers from 0 on"
                 )
+            if fault.at_s >= self.load.duration_s and self.load.search is None:
+                raise ValueError(f"faults[{number}].at_s must be less than load.duration_s")
             if fault.kind.endswith("_objects") and self.stack.objects not in ("minio", "versitygw"):
                 raise ValueError(f"faults[{number}] needs an S3 server that the load test starts (minio, versitygw)")
 

@@ -327,9 +327,11 @@ class Appender:
         )
         await self._wal.put(name, blob.buffers)
         uri = self._wal.uri(name)
+        # An append is compared with others of its log only, so the logs of one upload share an id.
+        append_id = f"{context.random_bits(128):032x}"
         return {
             group.log: AppendSlice(
-                append_id=f"{context.random_bits(128):032x}",
+                append_id=append_id,
                 incarnation=incarnations[group.log],
                 data_key=uri,
                 blob_created_at_ms=now_ms,

@@ -32,6 +32,8 @@ class Piece(NamedTuple):
     incarnation: int | None = None
     """The incarnation of the topic that the producer means: the piece is refused by any other, and creates nothing.
     None: the current one, which the append creates if the topic is missing."""
+    payload_bytes: int = 0
+    """Bytes of the values of its records, for the metrics; as `llog_log_append_payload_bytes_total` counts them."""
 
 
 class PlacedPiece(NamedTuple):
@@ -82,7 +84,7 @@ def check_pieces(msg_count: int, encoding: str, body: Sequence[Buffer], pieces: 
     """Raises `InvalidArgument` unless the pieces tile the group."""
     byte_length = total_length(body)
     if len(pieces) == 1:  # the usual case; runs for every log of every produce request, so it takes few steps
-        count, length, claim, _, _ = pieces[0]
+        count, length, claim, _, _, _ = pieces[0]
         if count == msg_count > 0 and length == byte_length > 0 and (claim is None or _speaks_for(claim, count)):
             return
     if sum(piece.msg_count for piece in pieces) != msg_count or any(piece.msg_count < 1 for piece in pieces):

@@ -174,6 +174,32 @@ async def test_log_lines_name_the_request_and_nothing_of_its_content(caplog: pyt
     assert "secret" not in caplog.text
 
 
+async def test_a_line_identifies_the_connection_and_says_what_each_stage_took(caplog: pytest.LogCaptureFixture) -> None:
+    ports = list[int]()
+
+    def staged(call: Any) -> ProduceResponse:
+        ports.append(call.client.port)
+        call.timings = (1.0, 2.00049, 3.0)
+        return ProduceResponse()
+
+    def polled(call: Any) -> FetchResponse:
+        call.wait_ms = 500
+        return FetchResponse()
+
+    caplog.set_level(logging.INFO, "llog.kafka")
+    table = handlers(produce=staged, fetch=polled)
+    async with serve(handlers=table, log_requests="all") as kafka, kafka.client(client_id="app-1") as client:
+        await client.ask(produce_of(b""), PRODUCE_VERSION)
+        await client.ask(fetch_of(), FETCH_VERSION)
+    produced, fetched = (record.__dict__["llog"] for record in caplog.records if record.getMessage() == "request")
+    assert (produced["client"], produced["client_port"], produced["client_id"]) == ("127.0.0.1", ports[0], "app-1")
+    assert fetched["correlation_id"] != produced["correlation_id"]
+    assert (produced["queue_ms"], produced["upload_ms"], produced["commit_ms"]) == (1.0, 2.0, 3.0)
+    assert fetched["max_wait_ms"] == 500
+    assert not {"queue_ms", "upload_ms", "commit_ms"} & fetched.keys()
+    assert "max_wait_ms" not in produced
+
+
 @pytest.mark.parametrize(("lines", "wait_ms", "logged"), [("errors", 0, 0), ("slow", 0, 1), ("slow", 60_000, 0)])
 async def test_slow_requests_are_logged_and_long_polls_are_not_slow(
     lines: str, wait_ms: float, logged: int, caplog: pytest.LogCaptureFixture

@@ -1,0 +1,1 @@
+"""A load test to look at: `./quick_run.sh` runs `python -m llog.loadtest.review SCENARIO`."""
