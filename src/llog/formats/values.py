@@ -233,6 +233,16 @@ class NodeClaim(Value, frozen=True, kw_only=True):
     claimed_at_ms: Count
 
 
+class CoordinatorClaim(Value, frozen=True, kw_only=True):
+    """The node that coordinates the consumer groups of one slot. Ephemeral."""
+
+    node_id: Count
+    broker_id: str
+    session: str
+    """The session that the record belongs to, so that a process knows the claims of its present session."""
+    claimed_at_ms: Count
+
+
 class ClusterId(Value, frozen=True, kw_only=True):
     """The identity of a cluster. A marker object in each of its object stores repeats it (without `stores`)."""
 
@@ -280,7 +290,8 @@ class GroupOffset(Value, frozen=True, kw_only=True):
     metadata: str = ""
     committed_at_ms: Count = 0
     generation: int = -1
-    """Of the member that committed it (a consumer group's member epoch); -1: of nobody's membership."""
+    """The generation or epoch of the group as of the commit; a commit of a lower one is refused. -1: the group never
+    had members."""
 
 
 VALUES: Final[tuple[type[Value], ...]] = (
@@ -299,6 +310,7 @@ VALUES: Final[tuple[type[Value], ...]] = (
     SinkPlan,
     GroupOffset,
     NodeClaim,
+    CoordinatorClaim,
 )
 """Every kind of metadata value; each has a golden file."""
 

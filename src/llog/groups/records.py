@@ -188,9 +188,17 @@ def leftover_pages(names: Iterable[str], head: GroupHead) -> list[str]:
     return [name for name in names if name not in named and 0 <= _edition_of(name) <= head.edition]
 
 
-def simple_head(writer: str, now_ms: int) -> GroupHead:
+def simple_head(writer: str, now_ms: int, generation: int = 0) -> GroupHead:
     """The head of a group without members, which exists because positions were committed for it."""
-    return GroupHead(type=SIMPLE, state="Empty", edition=1, writer=writer, empty_since_ms=now_ms, written_at_ms=now_ms)
+    return GroupHead(
+        type=SIMPLE,
+        state="Empty",
+        generation=generation,
+        edition=1,
+        writer=writer,
+        empty_since_ms=now_ms,
+        written_at_ms=now_ms,
+    )
 
 
 def _page_name(head: GroupHead, number: int) -> str:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from llog.errors import InvalidArgument
-from llog.limits import NODE_ID_MAX
+from llog.limits import GROUP_SLOTS, NODE_ID_MAX
 from llog.log.ids import is_object_id
 from llog.stores.metadata.port import Key, check_key
 
@@ -175,6 +175,16 @@ class Keys:
             raise InvalidArgument("node id", f"{node_id} must be from 0 to {NODE_ID_MAX}")
         return Key(f"{self.root}/@cluster/nodes/{node_id}", CLUSTER_ROUTE)
 
+    def coordinators(self) -> Key:
+        """The parent of the claims of group coordinators."""
+        return Key(f"{self.root}/@cluster/coordinators", CLUSTER_ROUTE)
+
+    def coordinator(self, slot: int) -> Key:
+        """Ephemeral: held by the node that coordinates the groups of this slot."""
+        if not 0 <= slot < GROUP_SLOTS:
+            raise InvalidArgument("slot", f"{slot} must be from 0 to {GROUP_SLOTS - 1}")
+        return Key(f"{self.root}/@cluster/coordinators/{slot}", CLUSTER_ROUTE)
+
     def producer_ids(self) -> Key:
         return Key(f"{self.root}/@cluster/producer-ids", CLUSTER_ROUTE)
 
@@ -192,8 +202,8 @@ class Keys:
         return Key(f"{self.root}/@cluster/groups/{segment}", f"@groups:{segment}")
 
     def groups(self) -> Key:
-        """The parent of all heads; each group has a route of its own."""
-        return Key(f"{self.root}/@cluster/groups", CLUSTER_ROUTE)
+        """The parent of all heads. Each group has a route of its own, so a scan asks every shard."""
+        return Key(f"{self.root}/@cluster/groups")
 
     def group_item(self, group: str, item: str) -> Key:
         """A position, or a page of a head (`llog.groups.records`)."""
@@ -318,6 +328,7 @@ class ParsedKey(NamedTuple):
     page: int = -1
     object_id: str = ""
     node_id: int = -1
+    slot: int = -1
 
 
 _LOG_KINDS: Final = {
@@ -398,6 +409,8 @@ def _parse_cluster(rest: list[str]) -> ParsedKey | None:
             return ParsedKey("broker", name=unquote(broker))
         case ["nodes", node_id] if _NUMBER.fullmatch(node_id) and int(node_id) <= NODE_ID_MAX:
             return ParsedKey("node", node_id=int(node_id))
+        case ["coordinators", slot] if _NUMBER.fullmatch(slot) and int(slot) < GROUP_SLOTS:
+            return ParsedKey("coordinator", slot=int(slot))
         case ["groups", group]:
             return ParsedKey("group", name=unquote(group))
         case ["groups", group, item] if item.startswith("page:"):
