@@ -94,6 +94,12 @@ class CommitRequest:
             self.outcomes.setdefault(place, outcome)
 
     def finish(self) -> None:
+        """Answer. What was stored is acknowledged only while this node coordinates the group: a later coordinator may
+        have read the position before a write of this one arrived (rule G10)."""
+        if not self.group.may_write():
+            for place, outcome in self.outcomes.items():
+                if outcome == GroupCode.NONE:
+                    self.outcomes[place] = GroupCode.NOT_COORDINATOR
         if not self.answer.done():
             self.answer.set_result(self.outcomes)
 

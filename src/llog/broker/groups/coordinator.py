@@ -25,7 +25,7 @@ from llog.broker.groups.group_records import key_of
 from llog.broker.groups.listing import list_heads
 from llog.broker.groups.live_group import Ask, LiveGroup, Machine, Refuse, Ticket
 from llog.broker.groups.positions import CommittedPosition, GroupPositions, item_name
-from llog.broker.groups.slots import CoordinatorSlots, slot_of
+from llog.broker.groups.slots import CoordinatorSlots
 from llog.broker.groups.wheel import Wheel
 from llog.errors import LlogError, StoreError
 from llog.groups.classic.messages import (
@@ -51,7 +51,7 @@ from llog.groups.consumer.messages import (
 from llog.groups.consumer.subscribe import Catalogue
 from llog.groups.records import CLASSIC, CONSUMER
 from llog.groups.views import ListedGroup
-from llog.limits import GROUP_POSITIONS_PER_CALL_MAX
+from llog.limits import GROUP_POSITIONS_PER_CALL_MAX, GROUP_SLOTS
 from llog.log.context import LogContext, get_all, write_all
 from llog.log.keys import Log
 from llog.log.topics.known_topics import KnownTopic, KnownTopics
@@ -80,6 +80,7 @@ class CoordinatorSettings(NamedTuple):
     classic: ClassicSettings = ClassicSettings()
     consumer: ConsumerSettings = ConsumerSettings()
     positions_kept_ms: int = POSITIONS_KEPT_MS
+    slots: int = GROUP_SLOTS
 
 
 @dataclass(eq=False)
@@ -115,18 +116,19 @@ class GroupCoordinator:
             cluster,
             broker_id,
             now_ms=now_ms,
+            count=settings.slots,
             on_taken=self._adopt_soon,
             before_give_back=self._give_up,
             on_lost=self._drop_lost,
         )
-        self._wheel: Wheel[LiveGroup] = Wheel(LiveGroup.wake, now_ms=now_ms, sleep=context.sleep)
+        self.wheel: Wheel[LiveGroup] = Wheel(LiveGroup.wake, now_ms=now_ms, sleep=context.sleep)
         self._catalogue = TopicCatalogue(
             context,
             topics,
             is_needed=lambda: any(group.is_consumer for group in self._groups.values()),
             on_change=self._topics_changed,
         )
-        self._shared = Shared(context, self.slots, self._wheel, self._catalogue, settings, now_ms, self._forget)
+        self._shared = Shared(context, self.slots, self.wheel, self._catalogue, settings, now_ms, self._forget)
         self.positions = GroupPositions(context)
         self._commits = CommitQueue(context, topics)
         self._expiry = Expiry(self, context, now_ms, kept_ms=settings.positions_kept_ms)
@@ -138,7 +140,7 @@ class GroupCoordinator:
     def start(self) -> None:
         runs = {
             "llog-group-slots": self.slots.run,
-            "llog-group-wheel": self._wheel.run,
+            "llog-group-wheel": self.wheel.run,
             "llog-group-topics": self._catalogue.run,
             "llog-group-idle": self._forget_idle,
             "llog-group-expiry": self._expiry.run,
@@ -164,11 +166,11 @@ class GroupCoordinator:
 
     # -- groups in memory ----------------------------------------------------------------------------------------------
     def coordinates(self, group: str) -> bool:
-        return self.slots.holds(slot_of(group))
+        return self.slots.holds(self.slots.of(group))
 
     def find(self, group: str) -> int | None:
         """The node that coordinates the group; None: nobody does, at the moment."""
-        return self.slots.holder(slot_of(group))
+        return self.slots.holder(self.slots.of(group))
 
     def in_memory(self, group: str) -> LiveGroup | None:
         return self._groups.get(group)
@@ -351,10 +353,11 @@ class GroupCoordinator:
                 if code != GroupCode.NONE:
                     return code
         await self._commits.settled(group)
-        if logs is None:
-            return await self.positions.fetch(group)
         positions: dict[Log, CommittedPosition | None] = {}
-        for first in range(0, len(logs), GROUP_POSITIONS_PER_CALL_MAX):
+        if logs is None:
+            positions = await self.positions.fetch(group)
+        for first in range(0, len(logs or ()), GROUP_POSITIONS_PER_CALL_MAX):
+            assert logs is not None
             positions |= await self.positions.fetch(group, logs[first : first + GROUP_POSITIONS_PER_CALL_MAX])
         # What was read before the claim ended is true; later, another coordinator may have committed.
         return positions if self.coordinates(group) else GroupCode.NOT_COORDINATOR

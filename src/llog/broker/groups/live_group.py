@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from llog.broker.groups.commits import CommitRequest
 from llog.broker.groups.group_records import StoredHead, delete_group, load_group, write_head
-from llog.broker.groups.slots import slot_of
 from llog.errors import LlogError, VersionConflict
 from llog.groups.classic.group import ClassicGroup
 from llog.groups.codes import GroupCode
@@ -43,7 +42,7 @@ _log: Final = logging.getLogger("llog.broker.groups")
 
 class LiveGroup:
     def __init__(self, shared: Shared, group_id: str) -> None:
-        self.group_id, self.slot = group_id, slot_of(group_id)
+        self.group_id, self.slot = group_id, shared.slots.of(group_id)
         self.machine: Machine | None = None
         self.stored = StoredHead(None, ABSENT)
         self.versions: dict[Key, int] = {}

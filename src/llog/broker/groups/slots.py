@@ -38,8 +38,8 @@ HAND_OVER_AFTER_MS: Final = 2_000
 _log: Final = logging.getLogger("llog.broker.groups")
 
 
-def slot_of(group: str) -> int:
-    return crc32c(group.encode("utf-8", "surrogatepass")) % GROUP_SLOTS
+def slot_of(group: str, count: int = GROUP_SLOTS) -> int:
+    return crc32c(group.encode("utf-8", "surrogatepass")) % count
 
 
 class Claim(NamedTuple):
@@ -61,7 +61,8 @@ class ClaimPlan(NamedTuple):
 class SlotWaits:
     """Since when each slot has been free, and since when another node has ranked before this one, its holder."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        self._count = count
         self._free: dict[int, int] = {}
         self._outranked: dict[int, int] = {}
 
@@ -77,7 +78,7 @@ class SlotWaits:
         """`candidates`: the live nodes that may coordinate; without this one, it drains."""
         own = frozenset(held)
         plan = ClaimPlan([], [], [])
-        for slot in range(GROUP_SLOTS):
+        for slot in range(self._count):
             order = ranked(candidates, "group coordinators", slot)
             rank = order.index(own_node) if own_node in order else len(order)
             claim = claims.get(slot)
@@ -109,22 +110,28 @@ class CoordinatorSlots:
         broker_id: str,
         *,
         now_ms: Callable[[], int],
+        count: int = GROUP_SLOTS,
         on_taken: Callable[[Sequence[int]], None] = lambda _: None,
         before_give_back: Callable[[Sequence[int]], Awaitable[None]] | None = None,
         on_lost: Callable[[], None] = lambda: None,
     ) -> None:
         """`before_give_back` runs when this node holds the slots no more and nobody else can take them yet; `on_lost`
-        when the session ended and took all of them. `now_ms`: a clock that never goes back."""
+        when the session ended and took all of them. `now_ms`: a clock that never goes back; `count`: the number of
+        slots, the same on every node."""
         self._context, self._cluster, self._broker_id, self._now_ms = context, cluster, broker_id, now_ms
         self._on_taken, self._before_give_back, self._on_lost = on_taken, before_give_back, on_lost
         self._session: Session | None = None
         self._held: dict[int, int] = {}
         """Slot → version of the claim."""
         self._claims: dict[int, Claim] = {}
-        self._waits = SlotWaits()
+        self._waits = SlotWaits(count)
+        self._count = count
         self._resigned = False
 
     # -- asking --------------------------------------------------------------------------------------------------------
+    def of(self, group: str) -> int:
+        return slot_of(group, self._count)
+
     def holds(self, slot: int) -> bool:
         """Whether this node coordinates the slot now, by its own clock too (rule G10)."""
         return slot in self._held and self._session is not None and not self._session.lost

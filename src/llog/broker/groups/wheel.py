@@ -14,6 +14,10 @@ from typing import Final, Generic, TypeVar
 
 WAKES_PER_TURN: Final = 64
 """Groups that are woken before other tasks have their turn."""
+LATE_MS: Final = 250
+LATE_GRACE_MS: Final = 500
+"""A process that was held up for `LATE_MS` first has this long to read the requests that arrived meanwhile: members are
+not taken for silent because their coordinator stood still (rule G7)."""
 SLEEP_MS_MAX: Final = 1_000
 """The wheel looks again this often, so that a clock that jumps delays nothing for long."""
 
@@ -43,6 +47,9 @@ class Wheel(Generic[T]):
             self._earlier.clear()
             now_ms = self._now_ms()
             woken = 0
+            if self._heap and now_ms - self._heap[0][0] > LATE_MS:
+                await self._sleep(LATE_GRACE_MS / 1_000)
+                now_ms = self._now_ms()
             while self._heap and self._heap[0][0] <= now_ms:
                 _, _, what = heapq.heappop(self._heap)
                 try:
