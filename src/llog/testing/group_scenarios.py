@@ -48,7 +48,13 @@ PARTITIONS: Final = 2
 MEMBERS: Final = 3
 SESSION_MS: Final = 6_000
 REBALANCE_MS: Final = 10_000
+STEADY_SESSION_MS: Final = 30_000
+"""Of members that must outlive their coordinators: longer than two take-overs."""
 BEAT_MS: Final = 1_500
+SETTLED_MS: Final = 12_000
+"""By then all members of a quiet group read."""
+MESSAGE_LOSS: Final = 12
+"""One message in so many is lost between members that are not steady and their coordinators."""
 PATIENCE_MS: Final = 3_000
 """How long a member waits for an answer that does not depend on other members."""
 RUN_MS: Final = 45_000
@@ -56,6 +62,13 @@ SETTINGS: Final = CoordinatorSettings(
     ClassicSettings(initial_rebalance_delay_ms=100),
     ConsumerSettings(heartbeat_interval_ms=BEAT_MS, session_timeout_ms=SESSION_MS),
     slots=1,
+)
+FEW_FAULTS: Final = SimFaults(
+    frozenset(SimFault) - {SimFault.SESSION_EXPIRY},
+    budget=2,
+    rate=0.03,
+    stall_ms=(50, 4_000, 9_000),
+    delay_ms=(200, 3_000),
 )
 FAULTS: Final = SimFaults(
     frozenset(SimFault) - {SimFault.SESSION_EXPIRY},
@@ -66,6 +79,7 @@ FAULTS: Final = SimFaults(
 )
 """A session ends by a stall or a crash; a store that forgets the sessions of running processes has a scenario of its
 own."""
+FORGETFUL: Final = SimFaults(frozenset({SimFault.SESSION_EXPIRY, SimFault.LATE_WRITE}), budget=4, rate=0.01)
 
 Function = Callable[[GroupCoordinator], Awaitable[Any]]
 
@@ -160,7 +174,9 @@ class Network:
 # -- nodes -------------------------------------------------------------------------------------------------------------
 
 
-def node(network: Network, node_id: int, node_ids: Iterable[int]) -> Callable[[ActorContext], Awaitable[None]]:
+def node(
+    network: Network, node_id: int, node_ids: Iterable[int], settings: CoordinatorSettings
+) -> Callable[[ActorContext], Awaitable[None]]:
     async def run(ctx: ActorContext) -> None:
         context = log_context(ctx)
         view = ClusterView("c", Node(node_id, "h", node_id))
@@ -171,7 +187,7 @@ def node(network: Network, node_id: int, node_ids: Iterable[int]) -> Callable[[A
             KnownTopics(context, ctx.now_ms),
             broker_id=ctx.name,
             now_ms=ctx.now_ms,
-            settings=SETTINGS,
+            settings=settings,
         )
         network.nodes[node_id] = (copy_context(), coordinator)
         coordinator.start()
@@ -192,6 +208,7 @@ class Member:
         self.member_id, self.generation = "", -1
         self.positions: dict[int, int] = {}
         self.heard_ms = 0
+        self.session_ms = STEADY_SESSION_MS if steady else SESSION_MS
 
     async def ask(self, what: str, do: Function, patience_ms: int = PATIENCE_MS) -> Any:
         """The answer of the coordinator, wherever it is; None: none came, and it may have happened."""
@@ -206,7 +223,7 @@ class Member:
         return self._now_ms()
 
     def may_read(self) -> bool:
-        return self.now_ms() < self.heard_ms + SESSION_MS
+        return self.now_ms() < self.heard_ms + self.session_ms
 
     def gives_up(self) -> None:
         """It reads nothing any more."""
@@ -218,13 +235,13 @@ class Member:
         """From now on exactly these; what is new has no position yet."""
         partitions = tuple(sorted(partitions))
         if partitions != tuple(sorted(self.positions)):
-            self.ctx.record(Reads(self.generation, partitions, self.heard_ms + SESSION_MS))
+            self.ctx.record(Reads(self.generation, partitions, self.heard_ms + self.session_ms))
         self.positions = {partition: self.positions.get(partition, -1) for partition in partitions}
 
     def stays(self, asked_ms: int) -> None:
         self.heard_ms = asked_ms
         if self.positions:
-            self.ctx.record(Stays(asked_ms + SESSION_MS))
+            self.ctx.record(Stays(asked_ms + self.session_ms))
 
     async def work(self) -> None:
         """Fetch the positions of new partitions, read one record of each, and commit."""
@@ -291,7 +308,7 @@ async def _join(member: Member) -> bool:
     request = JoinRequest(
         "consumer",
         (MemberProtocol(name="range", metadata=b""),),
-        SESSION_MS,
+        member.session_ms,
         REBALANCE_MS,
         member.member_id,
         client_id=member.ctx.name,
@@ -463,12 +480,24 @@ def failures() -> Iterator[list[str]]:
         logger.propagate = before
 
 
-def play(world: World, member: MemberOf, *, loss: int = 12, steady: bool = False) -> None:
-    network = Network(loss)
+def play(world: World, member: MemberOf, *, settings: CoordinatorSettings = SETTINGS, steady: bool = False) -> None:
+    network = Network(0 if steady else MESSAGE_LOSS)
+    faults = world.scheduler.faults_left
+    world.scheduler.faults_left = 0
+    generations: list[int] = []
+
+    async def fate(ctx: ActorContext) -> None:
+        """Faults begin when all members read."""
+        if steady:
+            await ctx.sleep_ms(SETTLED_MS)
+            generations.append(generation_of(world))
+        world.scheduler.faults_left = faults
+
+    world.actor("fate", fate, faultless=True)
     world.alone("operator", _make_topic)
     with failures() as failed:
         for number in (1, 2):
-            runs = node(network, number, (1, 2))
+            runs = node(network, number, (1, 2), settings)
             world.actor(f"node-{number}", runs, daemon=True, restarts=3, restart_after_ms=2_000)
         for number in range(MEMBERS):
             world.actor(f"member-{number}", member(network, world, steady=steady), faultless=True)
@@ -478,6 +507,11 @@ def play(world: World, member: MemberOf, *, loss: int = 12, steady: bool = False
     check_readers(world)
     world.calm()
     check_positions(world, world.alone("reader", _positions))
+    if steady:
+        [settled] = generations
+        assert generation_of(world) == settled, (
+            f"generation {settled} became {generation_of(world)}, although only coordinators failed"
+        )
 
 
 async def _make_topic(ctx: ActorContext) -> None:
@@ -503,3 +537,20 @@ def classic(world: World) -> None:
 @on_both_stores("group-consumer", faults=FAULTS)
 def consumer(world: World) -> None:
     play(world, consumer_member)
+
+
+@on_both_stores("group-classic-steady", faults=FEW_FAULTS)
+def classic_steady(world: World) -> None:
+    play(world, classic_member, steady=True)
+
+
+@on_both_stores("group-consumer-steady", faults=FEW_FAULTS)
+def consumer_steady(world: World) -> None:
+    long = SETTINGS.consumer._replace(session_timeout_ms=STEADY_SESSION_MS)
+    play(world, consumer_member, settings=SETTINGS._replace(consumer=long), steady=True)
+
+
+@on_both_stores("group-forgetful", faults=FORGETFUL)
+def forgetful(world: World) -> None:
+    """The store forgets the sessions of running coordinators again and again."""
+    play(world, classic_member)
