@@ -1,7 +1,8 @@
 """Consumer groups as pure state machines: requests and times in, answers, records and deadlines out.
 
 A coordinator drives them: it owns tickets, clocks, the metadata store and the claim that makes it the coordinator.
-These rules keep a group safe; simulations and mutants cite them.
+These rules keep a group safe; docs/protocol.md (protocol section 13) defines them together with those of coordinators,
+and simulations and mutants cite them.
 
 - G1, persist before reveal. An answer that names a generation, an epoch, a member id that others see, a leader, or an
   assignment leaves after the record with it is stored. So a coordinator that fails takes no knowledge with it that a
