@@ -44,7 +44,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
 
 @pytest.fixture
 def topic(broker: KafkaBroker, request: pytest.FixtureRequest) -> str:
-    name = request.node.name.replace("[", "-").replace("]", "")[-80:]
+    name: str = request.node.name.replace("[", "-").replace("]", "")[-80:]
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_topics([NewTopic(name, PARTITIONS)])[name].result()
     producer = Producer({"bootstrap.servers": broker.address})
