@@ -57,7 +57,7 @@ MESSAGE_LOSS: Final = 12
 """One message in so many is lost between members that are not steady and their coordinators."""
 PATIENCE_MS: Final = 3_000
 """How long a member waits for an answer that does not depend on other members."""
-RUN_MS: Final = 45_000
+RUN_MS: Final = 30_000
 SETTINGS: Final = CoordinatorSettings(
     ClassicSettings(initial_rebalance_delay_ms=100),
     ConsumerSettings(heartbeat_interval_ms=BEAT_MS, session_timeout_ms=SESSION_MS),

@@ -304,8 +304,8 @@ class _Planner:
         }
         try:
             outcomes = await group.commit_all(self._options.group, positions)
-        except GroupHasMembers as error:
-            _log.warning("the positions of this query are not committed: %s", error)
+        except GroupHasMembers as refused:
+            _log.warning("the positions of this query are not committed: %s", refused)
             return
         for log, error in outcomes.items():
             if error is not None:
