@@ -17,6 +17,7 @@ from typing import Final, Literal
 
 from llog.broker.cluster import ClusterView, Node, keep_current, read_cluster_id, read_nodes
 from llog.broker.consume.consume import ConsumeService
+from llog.broker.groups.coordinator import GroupCoordinator, steady_clock
 from llog.broker.groups.positions import GroupPositions
 from llog.broker.health import AppendTroubles, FencedLogs, StoreTroubles
 from llog.broker.membership import Membership
@@ -88,6 +89,9 @@ class Broker:
         self._producer = self._batching() if self.writes else None
         self.cluster = ClusterView("", self._own_node())
         self._membership = self._new_membership()
+        self.groups = GroupCoordinator(
+            self.context, self.cluster, self.topics, broker_id=broker_id, now_ms=steady_clock()
+        )
         self._billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=self.context.now_ms)
         self._tasks: list[asyncio.Task[None]] = []
         self._state: Literal["starting", "ok", "stopping"] = "starting"
@@ -235,11 +239,14 @@ class Broker:
             addresses["kafka"] = format_host_port(*kafka)
         await self._membership.register(addresses)
         self._tasks.append(asyncio.create_task(keep_current(self.cluster, self.context), name="llog-cluster"))
+        if kafka is not None and self.writes:
+            self.groups.start()
 
     async def drain(self) -> None:
         """The broker is about to stop: other nodes take its Kafka clients over."""
         self.cluster.set_own(self.cluster.own._replace(draining=True))
         await self._membership.drain()
+        await self.groups.resign()
 
     async def close(self, *, at_once: asyncio.Event | None = None) -> None:
         """Answer all accepted requests, then close; once `at_once` is set, do not wait for them. Idempotent."""
@@ -250,6 +257,7 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
+            await self.groups.close()
             await self._membership.close()
             if self._producer is not None:
                 await self._producer.close(at_once=at_once)
@@ -328,6 +336,7 @@ class Broker:
             "draining": self.cluster.own.draining,
             "started_at_ms": self.started_at_ms,
             "role": self.role,
+            "groups": self.groups.describe_page(),
             "acknowledged_means": acknowledged_means(self.settings),
             # Does not affect the status: an operator may have fenced the log on purpose.
             "fenced": self._fenced.shown(),

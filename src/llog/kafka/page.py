@@ -61,6 +61,11 @@ zone (`LLOG_ZONE`), and consumers with `client.rack` read from brokers of their 
   be described but not altered: they follow from its [settings](settings.md).
 - **Changes** of topics through one broker may take other brokers up to 5 seconds to notice. Administration always reads
   the present state.
+- **Consumer groups**: both protocols, with any assignor and protocol type of the classic one. A group is coordinated
+  by one node at a time. When that node dies, another one continues the same generation within ten seconds, without a
+  rebalance. A group with members does not change its protocol; stop its consumers first.
+- **Positions** are those of HTTP, the command line and Spark. A group with members refuses commits from outside. A
+  position expires 7 days after its group emptied, or after the commit if it never had members.
 - Every change writes the [audit line](../operate.md) that the same change over HTTP writes.
 
 ## Limits
@@ -105,8 +110,6 @@ class Absent(NamedTuple):
 
 
 REASONS: Final[Mapping[tuple[int, ...], str]] = {
-    (8, 9, 10, 11, 12, 13, 14, 15, 16, 42, 47): "Consumer groups do not exist yet; consumers assign their partitions.",
-    (68, 69): "The next generation of consumer groups (KIP-848) does not exist yet.",
     (24, 25, 26, 27, 28, 65, 66): "Transactions do not exist yet.",
     (17, 36): "Clients cannot authenticate yet.",
     (29, 30, 31, 50, 51): "There are no users and no access control lists yet.",
