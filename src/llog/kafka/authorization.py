@@ -60,11 +60,9 @@ def judged_by_id(
 ) -> KnownTopic | LlogError:
     """What became of a topic's id, as far as the client may know: without the right to describe the topic, its id is
     unknown."""
-    if (
-        isinstance(topic, LlogError)
-        or call.authorizer is None
-        or call.allows(ResourceType.TOPIC, topic.name, operation)
-    ):
+    if isinstance(topic, LlogError) or call.authorizer is None:
+        return topic
+    if call.allows(ResourceType.TOPIC, topic.name, operation):
         return topic
     if call.operations(ResourceType.TOPIC, topic.name) & (1 << Operation.DESCRIBE):
         return unauthorized(ResourceType.TOPIC)

@@ -20,12 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, Protocol
 
 from llog.audit_log import Principal, printable, write_line
-from llog.errors import SettingsError
 from llog.kafka.apis.handler import Client
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.net.frames import Frame
 from llog.security.acl import USER_PREFIX
-from llog.security.certificates import Rule, parse_rules, principal_of
+from llog.security.certificates import Rule, principal_of, principal_rules
 from llog.security.oauthbearer import TokenVerifier, parse_bearer
 from llog.security.plain import parse_plain
 from llog.security.refusals import LinePace
@@ -97,10 +96,7 @@ class Authentication:
         """None where clients do not authenticate. `SettingsError`."""
         if not settings.kafka_sasl_mechanisms and settings.tls_client_auth == "none":
             return None
-        try:
-            rules = parse_rules(settings.tls_principal_rules)
-        except ValueError as error:
-            raise SettingsError("LLOG_TLS_PRINCIPAL_RULES", settings.tls_principal_rules, str(error)) from error
+        rules = principal_rules(settings)
         mechanisms = settings.kafka_sasl_mechanisms
         tokens = TokenVerifier.of(settings) if "OAUTHBEARER" in mechanisms else None
         reauth_ms = settings.kafka_reauth_ms

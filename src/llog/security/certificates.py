@@ -1,4 +1,4 @@
-"""The principal of a client's certificate: its subject, as Java writes it, or what the rules of the settings make of it.
+"""The principal of a client's certificate: its subject, as Java writes it, or what rules of the settings make of it.
 
     RULE:^CN=([^,]+),.*$/$1/,RULE:^(.*)$/$1/L,DEFAULT
 
@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from llog.errors import SettingsError
 from llog.security.acl import ANONYMOUS, USER_PREFIX
+
+if TYPE_CHECKING:
+    from llog.settings import Settings
 
 Certificate = Mapping[str, Any]
 """What `SSLObject.getpeercert` returns."""
@@ -34,10 +38,10 @@ _RULE: Final = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)")
 
 def subject_of(certificate: Certificate) -> str:
     """The subject in the notation of RFC 2253: the last part first, as in `CN=ada,OU=billing,O=example`."""
-    parts = []
-    for names in reversed(certificate.get("subject", ())):
-        parts.append("+".join(f"{_SHORT.get(name, name)}={_escaped(str(value))}" for name, value in names))
-    return ",".join(parts)
+    return ",".join(
+        "+".join(f"{_SHORT.get(name, name)}={_escaped(str(value))}" for name, value in names)
+        for names in reversed(certificate.get("subject", ()))
+    )
 
 
 def _escaped(value: str) -> str:
@@ -84,6 +88,14 @@ def parse_rules(text: str) -> tuple[Rule, ...]:
             raise ValueError(f"{rest[:60]!r}: a comma and another rule must follow")
         rest = rest.lstrip(" ,")
     return tuple(rules) or DEFAULT_RULES
+
+
+def principal_rules(settings: Settings) -> tuple[Rule, ...]:
+    """`SettingsError`."""
+    try:
+        return parse_rules(settings.tls_principal_rules)
+    except ValueError as error:
+        raise SettingsError("LLOG_TLS_PRINCIPAL_RULES", settings.tls_principal_rules, str(error)) from error
 
 
 def _rule(matched: re.Match[str]) -> Rule:

@@ -182,7 +182,7 @@ def parse_keys(text: bytes) -> dict[str | None, PyJWK]:
 def _algorithm_of(key: Any) -> str | None:
     if not isinstance(key, dict) or key.get("use", "sig") != "sig":
         return None
-    fitting = {("RSA", None): "RS256", ("EC", "P-256"): "ES256"}
+    fitting: dict[tuple[object, object], str] = {("RSA", None): "RS256", ("EC", "P-256"): "ES256"}
     algorithm = fitting.get((key.get("kty"), key.get("crv")))
     return algorithm if key.get("alg", algorithm) == algorithm else None
 

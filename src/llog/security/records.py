@@ -40,7 +40,7 @@ class HttpToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserRecord(Value, frozen=True, kw_only=True):
-    scram: dict[str, ScramCredential] = {}
+    scram: dict[str, ScramCredential] = msgspec.field(default_factory=dict)
     """By mechanism. PLAIN verifies a password against these too."""
     tokens: tuple[HttpToken, ...] = ()
     created_at_ms: Count = 0

@@ -1,7 +1,7 @@
 """What each Kafka API and each HTTP route requires of its caller. One table; a test checks that nothing is missing.
 
-Kafka's rows are those of its documentation ("Operations and Resources on Protocols"), with the differences that its code
-has. Front ends take the operations from here: what a row does not name cannot be asked for.
+Kafka's rows are those of its documentation ("Operations and Resources on Protocols"), where they differ those of its
+code. Front ends take the operations from here: what a row does not name cannot be asked for.
 """
 
 from __future__ import annotations

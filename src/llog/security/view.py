@@ -20,8 +20,8 @@ from llog.errors import FormatError, LlogError, UnsupportedFormat
 from llog.formats.values import decode_value
 from llog.log.context import LogContext
 from llog.security.acl import Acl, Operation, PatternType, Permission, ResourceType
-from llog.security.records import AclRecord, HttpToken, SecurityState, UserRecord
-from llog.security.scram import ITERATIONS_DEFAULT, SALT_BYTES, ScramCredential, fake_credential
+from llog.security.records import AclRecord, HttpToken, ScramCredential, SecurityState, UserRecord
+from llog.security.scram import ITERATIONS_DEFAULT, SALT_BYTES, fake_credential
 
 VIEW_POLL_MS: Final = 1_000
 VIEW_REREAD_MS: Final = 60_000

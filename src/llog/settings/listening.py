@@ -23,10 +23,15 @@ def check_exposure(settings: Settings, *, host: str | None = None, variable: str
     check_certificate(settings)
     if is_loopback(host) or settings.insecure:
         return
-    needed = {"LLOG_TLS_CERT_FILE": settings.tls_cert_file, "LLOG_TLS_KEY_FILE": settings.tls_key_file}
+    needed: dict[str, object] = {
+        "LLOG_TLS_CERT_FILE": settings.tls_cert_file,
+        "LLOG_TLS_KEY_FILE": settings.tls_key_file,
+    }
     if not settings.authorization:  # else ACLs keep everybody out who shows no token of a user
-        tokens = {"LLOG_HTTP_READ_TOKEN": settings.http_read_token, "LLOG_HTTP_WRITE_TOKEN": settings.http_write_token}
-        needed = tokens | needed
+        needed |= {
+            "LLOG_HTTP_READ_TOKEN": settings.http_read_token,
+            "LLOG_HTTP_WRITE_TOKEN": settings.http_write_token,
+        }
     missing = [name for name, value in needed.items() if value is None]
     if missing:
         raise ExposureRefused(variable, host, missing)
@@ -43,13 +48,14 @@ def check_kafka_address(settings: Settings, *, host: str | None = None) -> None:
         if in_clear and settings.tls_cert_file is None:
             reason = "what it sends could be read on the way: set LLOG_TLS_CERT_FILE and LLOG_TLS_KEY_FILE"
             raise SettingsError("LLOG_KAFKA_SASL_MECHANISMS", ",".join(in_clear), reason)
-        missing = _missing_for_kafka(settings)
+        missing = missing_for_kafka(settings)
         if missing and not settings.insecure:
             raise ExposureRefused("LLOG_KAFKA_HOST", host, missing)
     advertised_address(settings, 0, host=host)
 
 
-def _missing_for_kafka(settings: Settings) -> list[str]:
+def missing_for_kafka(settings: Settings) -> list[str]:
+    """What an exposed address lacks."""
     missing = []
     if not settings.kafka_sasl_mechanisms and settings.tls_client_auth != "required":
         missing.append("LLOG_KAFKA_SASL_MECHANISMS (or LLOG_TLS_CLIENT_AUTH=required)")

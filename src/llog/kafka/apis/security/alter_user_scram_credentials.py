@@ -17,6 +17,7 @@ from llog.kafka.codec.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
     AlterUserScramCredentialsResult,
+    ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
 from llog.kafka.error_codes import ErrorCode, Refusal, code_of
@@ -32,7 +33,7 @@ USERS_PER_REQUEST_MAX: Final = 100
 
 async def handle(call: Call) -> AlterUserScramCredentialsResponse:
     request: AlterUserScramCredentialsRequest = call.request
-    named = [*request.deletions, *request.upsertions]
+    named: list[ScramCredentialDeletion | ScramCredentialUpsertion] = [*request.deletions, *request.upsertions]
     users = dict.fromkeys(one.name for one in named)
     refusal = cluster_refusal(call)
     if refusal is ErrorCode.NONE and len(users) > USERS_PER_REQUEST_MAX:
