@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from llog.kafka.codec.messages.api_versions import ApiVersionsRequest
-from llog.kafka.codec.messages.metadata import MetadataRequest
+from llog.kafka.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
 from llog.kafka.codec.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 from llog.kafka.codec.messages.sasl_handshake import SaslHandshakeRequest
 from llog.kafka.error_codes import ErrorCode
@@ -22,6 +22,7 @@ from llog.kafka.sasl import FAILURE_MS
 from llog.security.changes import create_user, credentials_of
 from llog.security.throttle import FAILURES_BURST
 from tests.kafka_client import ConnectionEnded, KafkaClient, frame_of
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.kafka.serving import ServedKafka, serve
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -111,7 +112,10 @@ async def test_a_wrong_password_and_an_unknown_user_fail_alike_and_late(exchange
 
 
 async def client_ended(client: KafkaClient) -> bool:
-    return not await is_served(client)
+    """The broker closes the connection behind its answer."""
+    assert client._reading is not None
+    await asyncio.wait_for(asyncio.shield(client._reading), PATIENCE_SECONDS)
+    return True
 
 
 async def test_nothing_else_is_answered_before_authentication() -> None:
@@ -197,8 +201,6 @@ async def test_large_frames_are_refused_until_the_client_has_authenticated() -> 
         async with kafka.client() as client:
             await plain(client, "ada", "pencil")
             names = [f"topic-{number:060d}" for number in range(10_000)]
-            from llog.kafka.codec.messages.metadata import MetadataRequestTopic
-
             request = MetadataRequest(
                 [MetadataRequestTopic(name=name) for name in names], allow_auto_topic_creation=False
             )
