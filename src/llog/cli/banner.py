@@ -26,7 +26,9 @@ def print_broker(url: str, opened: Broker, as_json: bool) -> None:
         return
     typer.echo(f"broker {opened.broker_id} ({opened.role}) at {url}")
     if kafka:
-        typer.echo(f"  Kafka: {kafka} ({kafka_protocol(opened.settings)}), node {opened.cluster.node_id}")
+        protocol = kafka_protocol(opened.settings)
+        shown = "" if protocol == "PLAINTEXT" else f", {protocol}"
+        typer.echo(f"  Kafka: {kafka}, node {opened.cluster.node_id}{shown}")
     else:
         typer.echo("  Kafka: off (LLOG_KAFKA_PORT is empty)")
     typer.echo(f"  acknowledged: {meaning}")

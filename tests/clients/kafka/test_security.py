@@ -22,7 +22,7 @@ from kafka import TopicPartition as KafkaPartition
 
 from llog.security.scram import HASHES
 from tests.clients.kafka.brokers import Certificate, KafkaBroker, our_broker
-from tests.patience import PATIENCE_SECONDS, until
+from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.system.broker_process import run_llog
 
 TOPIC: Final = "orders"
@@ -46,7 +46,7 @@ class Guarded(NamedTuple):
         return str(self.broker.ca_file)
 
     def llog(self, *arguments: str, text: str = "") -> str:
-        done = run_llog(*arguments, settings=self.settings, text=text)
+        done = run_llog(*arguments, settings=self.settings, standard_input=text)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
@@ -95,7 +95,7 @@ def _wait_for_acls(guarded: Guarded) -> None:
     def sees() -> bool:
         return TOPIC in AdminClient(confluent(guarded, "SCRAM-SHA-256")).list_topics(timeout=5).topics
 
-    until(sees, "the broker sees the last ACL")
+    wait_until(sees, "the broker sees the last ACL")
 
 
 def confluent(guarded: Guarded, mechanism: str, user: str = "ada", password: str = PASSWORD) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def test_confluent_kafka_reports_a_wrong_password(guarded: Guarded, mechanism: s
         producer.poll(0.1)
         return any(error.code() == KafkaError._AUTHENTICATION for error in errors)
 
-    until(refused, "the authentication fails")
+    wait_until(refused, "the authentication fails")
     log = guarded.log.read_text()
     assert '"action":"authenticate"' in log.replace(" ", "")
     assert "guess-71aa02" not in log
@@ -199,7 +199,7 @@ def test_an_acl_that_is_added_and_removed_counts_within_seconds(guarded: Guarded
         rights = ("DESCRIBE", "topic", TOPIC) if change == "add" else ()
         guarded.llog("acl", change, "User:mallory", *rights)
         began = time.monotonic()
-        until(lambda expected=expected: sees() is expected, f"the broker follows `acl {change}`")  # type: ignore[misc]
+        wait_until(lambda expected=expected: sees() is expected, f"the broker follows `acl {change}`")  # type: ignore[misc]
         assert time.monotonic() - began < 5
 
 
@@ -250,11 +250,11 @@ def test_a_users_token_opens_http_and_is_rotated_without_a_restart(guarded: Guar
         def status(token: str) -> int:
             return http.get(f"/topics/{TOPIC}", headers={"authorization": f"Bearer {token}"}).status_code
 
-        until(lambda: status(first) == 200, "the token is known")
+        wait_until(lambda: status(first) == 200, "the token is known")
         second = guarded.llog("user", "token", "add", "ada", "second")
-        until(lambda: status(second) == 200, "the new token is known")
+        wait_until(lambda: status(second) == 200, "the new token is known")
         guarded.llog("user", "token", "revoke", "ada", "first")
-        until(lambda: status(first) == 401, "the old token is revoked")
+        wait_until(lambda: status(first) == 401, "the old token is revoked")
         assert status(second) == 200
         assert status(ROOT_TOKEN) == 200
         basic = base64.b64encode(f"ada:{PASSWORD}".encode()).decode()
@@ -273,19 +273,20 @@ def test_admins_list_acls_and_users_over_kafka(guarded: Guarded) -> None:
     wanted = AclBindingFilter(
         ResourceType.TOPIC, TOPIC, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
     )
+    admin = AdminClient(confluent(guarded, "PLAIN"))
     with pytest.raises(KafkaException) as refused:
-        AdminClient(confluent(guarded, "PLAIN")).describe_acls(wanted).result(PATIENCE_SECONDS)
+        admin.describe_acls(wanted).result(PATIENCE_SECONDS)
     assert refused.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
     for operation in ("DESCRIBE", "ALTER"):
         guarded.llog("acl", "add", "User:ada", operation, "cluster")
 
     def described() -> Any:
         try:
-            return AdminClient(confluent(guarded, "PLAIN")).describe_acls(wanted).result(PATIENCE_SECONDS)
+            return admin.describe_acls(wanted).result(PATIENCE_SECONDS)
         except KafkaException:
             return None
 
-    until(lambda: described() is not None, "ada may describe the cluster")
+    wait_until(lambda: described() is not None, "ada may describe the cluster")
     assert {(acl.principal, acl.operation.name) for acl in described()} >= {("User:ada", "READ"), ("User:ada", "WRITE")}
-    users = AdminClient(confluent(guarded, "PLAIN")).describe_user_scram_credentials().result(PATIENCE_SECONDS)
+    users = admin.describe_user_scram_credentials().result(PATIENCE_SECONDS)
     assert set(users) >= {"ada", "mallory"}

@@ -99,7 +99,7 @@ async def test_an_unreachable_store_leaves_the_view_in_force_until_it_is_too_old
     feed = SecurityFeed(log, lambda: now[0], views.append)
     await feed.refresh()
     assert feed.trouble() == ""
-    error = MetadataUnavailable("the store is away")
+    error = MetadataUnavailable("key", "the store is away")
     now[0] = VIEW_TROUBLE_MS
     feed._failed(error)
     assert "stay in force" in feed.trouble()
