@@ -37,6 +37,7 @@ def add(
     deny: Annotated[bool, typer.Option("--deny", help="Deny instead of allow; a denial outweighs all else.")] = False,
     host: Host = _ANY_HOST,
     dry_run: DryRun = False,
+    as_json: AsJson = False,
 ) -> None:
     """Allow a principal an operation."""
     from llog.security.acl import Acl, Operation, PatternType, Permission, ResourceType, named
@@ -53,7 +54,8 @@ def add(
     ).checked()
     if not dry_run:
         on_log(settings, lambda context: create_acls(context, [acl]))
-    typer.echo(f"{'would add' if dry_run else 'added'}: {acl}")
+    document = {**_document(acl), "dry_run": dry_run}
+    print_result(as_json, document, f"{'would add' if dry_run else 'added'}: {acl}")
 
 
 @app.command(name="list")
@@ -146,18 +148,24 @@ def _filter(principal: str | None, kind: str | None, name: str | None) -> AclFil
     return AclFilter(principal, None, resource, name, PatternType.MATCH if name else PatternType.ANY)
 
 
+_COLUMNS = ("principal", "permission", "operation", "type", "name", "pattern", "host")
+
+
+def _document(acl: Acl) -> dict[str, object]:
+    return dict(zip(_COLUMNS, _row(acl), strict=True))
+
+
+def _row(acl: Acl) -> tuple[str, ...]:
+    return (
+        acl.principal,
+        acl.permission.name,
+        acl.operation.name,
+        acl.resource_type.name,
+        acl.name,
+        acl.pattern.name,
+        acl.host,
+    )
+
+
 def _print(as_json: bool, acls: list[Acl], *, empty: str) -> None:
-    rows = [
-        (
-            acl.principal,
-            acl.permission.name,
-            acl.operation.name,
-            acl.resource_type.name,
-            acl.name,
-            acl.pattern.name,
-            acl.host,
-        )
-        for acl in acls
-    ]
-    columns = ("principal", "permission", "operation", "type", "name", "pattern", "host")
-    print_report(as_json, [dict(zip(columns, row, strict=True)) for row in rows], columns, rows, empty=empty)
+    print_report(as_json, [_document(acl) for acl in acls], _COLUMNS, [_row(acl) for acl in acls], empty=empty)

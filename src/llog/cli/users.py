@@ -13,7 +13,7 @@ import typer
 
 from llog.cli.exits import NOT_FOUND
 from llog.cli.frame import on_log, with_stores
-from llog.cli.output import AsJson, instant, print_json, print_report
+from llog.cli.output import AsJson, DryRun, Yes, ask, instant, print_json, print_report, print_result
 
 if TYPE_CHECKING:
     from llog.log.context import LogContext
@@ -43,13 +43,13 @@ def _password() -> str:
 
 @app.command()
 @with_stores("metadata", audit="user.create")
-def create(settings: Settings, user: UserName, no_password: NoPassword = False) -> None:
+def create(settings: Settings, user: UserName, no_password: NoPassword = False, as_json: AsJson = False) -> None:
     """Create a user with a password."""
     from llog.security.changes import create_user, credentials_of
 
     credentials = {} if no_password else credentials_of(_password())
     on_log(settings, lambda context: create_user(context, user, credentials))
-    typer.echo(f"created user {user}; without ACLs it has no rights (llog acl add)")
+    print_result(as_json, {"user": user}, f"created user {user}; without ACLs it has no rights (llog acl add)")
 
 
 @app.command(name="list")
@@ -94,23 +94,32 @@ def describe(settings: Settings, user: UserName, as_json: AsJson = False) -> Non
 
 @app.command()
 @with_stores("metadata", audit="user.password")
-def passwd(settings: Settings, user: UserName) -> None:
+def passwd(settings: Settings, user: UserName, as_json: AsJson = False) -> None:
     """Change a user's password. Connections that are open stay so until they authenticate again."""
     from llog.security.changes import credentials_of, set_scram
 
     credentials = credentials_of(_password())
     on_log(settings, lambda context: set_scram(context, user, credentials, create=False))
-    typer.echo(f"changed the password of user {user}")
+    print_result(as_json, {"user": user}, f"changed the password of user {user}")
 
 
 @app.command()
 @with_stores("metadata", audit="user.delete")
-def delete(settings: Settings, user: UserName) -> None:
+def delete(
+    settings: Settings, user: UserName, dry_run: DryRun = False, yes: Yes = False, as_json: AsJson = False
+) -> None:
     """Delete a user with its passwords and tokens. Its ACLs stay."""
-    from llog.security.changes import delete_user
+    from llog.security.changes import NoSuchUser, delete_user, list_users
 
-    on_log(settings, lambda context: delete_user(context, user))
-    typer.echo(f"deleted user {user}")
+    found = on_log(settings, list_users).get(user)
+    if found is None:
+        raise NoSuchUser(user)
+    if not (dry_run or yes):
+        ask(f"delete user {user} with {len(found.tokens)} tokens?")
+    if not dry_run:
+        on_log(settings, lambda context: delete_user(context, user))
+    document = {**_document(user, found), "dry_run": dry_run}
+    print_result(as_json, document, f"{'would delete' if dry_run else 'deleted'} user {user}")
 
 
 @token_app.command(name="add")
@@ -120,6 +129,7 @@ def add_token(
     user: UserName,
     name: TokenName,
     days: Annotated[int | None, typer.Option("--days", min=1, max=3_650, help="How long it is valid.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a token and print it; it cannot be shown again."""
     from llog.security.changes import add_token as make
@@ -128,17 +138,18 @@ def add_token(
         end_ms = None if days is None else context.now_ms() + days * 86_400_000
         return await make(context, user, name, end_ms)
 
-    typer.echo(on_log(settings, work))
+    token = on_log(settings, work)
+    print_result(as_json, {"user": user, "name": name, "token": token}, token)
 
 
 @token_app.command(name="revoke")
 @with_stores("metadata", audit="user.token")
-def revoke_token(settings: Settings, user: UserName, name: TokenName) -> None:
+def revoke_token(settings: Settings, user: UserName, name: TokenName, as_json: AsJson = False) -> None:
     """Revoke a token."""
     from llog.security.changes import revoke_token as revoke
 
     on_log(settings, lambda context: revoke(context, user, name))
-    typer.echo(f"revoked token {name} of user {user}")
+    print_result(as_json, {"user": user, "name": name}, f"revoked token {name} of user {user}")
 
 
 def _document(name: str, user: UserRecord) -> dict[str, object]:

@@ -89,10 +89,10 @@ Otherwise, and after a request that cannot be decoded or is of an API that is no
 ## Authentication
 
 PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER (RS256, ES256). Users are in the metadata store: `llog user`, or
-`kafka-configs.sh --entity-type users`. Before it has authenticated, a client may send frames of {unauthenticated_kib} KiB
-and has {authentication_seconds} s. A failure is answered after {failure_ms} ms with SASL_AUTHENTICATION_FAILED, alike for
-an unknown user and a wrong password, and ends the connection. After {failures_burst} failures an address gets one attempt
-every {failure_refill_seconds} s. `LLOG_KAFKA_REAUTH_MS` and the end of a token limit sessions (KIP-368). Not offered:
+`kafka-configs.sh --entity-type users`. Before it has authenticated, a client may send frames of
+{unauthenticated_kib} KiB and has {authentication_seconds} s. A failure is answered after {failure_ms} ms with
+SASL_AUTHENTICATION_FAILED, alike for an unknown user and a wrong password, and ends the connection. After
+{failures_burst} failures an address gets one attempt every {failure_refill_seconds} s. `LLOG_KAFKA_REAUTH_MS` and the end of a token limit sessions (KIP-368). Not offered:
 GSSAPI, delegation tokens, channel binding, SaslHandshake version 0.
 
 With `LLOG_TLS_CLIENT_AUTH` and no SASL the principal is the subject of the client's certificate, as in Kafka
@@ -101,8 +101,8 @@ With `LLOG_TLS_CLIENT_AUTH` and no SASL the principal is the subject of the clie
 ## Authorization
 
 With `LLOG_AUTHORIZATION=1` nothing is allowed that no ACL allows, except to `LLOG_SUPER_USERS`. ACLs are Kafka's
-(`llog acl`, `kafka-acls.sh`): LITERAL and PREFIXED patterns, hosts, denials that outweigh permissions, and the operations
-that READ, WRITE, DELETE, ALTER and ALTER_CONFIGS include. A change reaches every broker within 5 seconds. Differences:
+(`llog acl`, `kafka-acls.sh`): LITERAL and PREFIXED patterns, hosts, denials that outweigh permissions, operations that
+READ, WRITE, DELETE, ALTER and ALTER_CONFIGS include. A change reaches every broker within 5 seconds. Differences:
 a topic id that a client may not describe is UNKNOWN_TOPIC_ID; without authorization the ACL APIs answer
 SECURITY_DISABLED.
 
