@@ -93,7 +93,8 @@ PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER (RS256, ES256). Users are in
 {unauthenticated_kib} KiB and has {authentication_seconds} s. A failure is answered after {failure_ms} ms with
 SASL_AUTHENTICATION_FAILED, alike for an unknown user and a wrong password, and ends the connection. After
 {failures_burst} failures an address gets one attempt every {failure_refill_seconds} s. `LLOG_KAFKA_REAUTH_MS` and the
-end of a token limit sessions (KIP-368). Not offered: GSSAPI, delegation tokens, channel binding, SaslHandshake version 0.
+end of a token limit sessions (KIP-368). Not offered: GSSAPI, delegation tokens, channel binding, SaslHandshake
+version 0.
 
 With `LLOG_TLS_CLIENT_AUTH` and no SASL the principal is the subject of the client's certificate, as in Kafka
 (`User:CN=ada,O=example`); `LLOG_TLS_PRINCIPAL_RULES` is `ssl.principal.mapping.rules`.
