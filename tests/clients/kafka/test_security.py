@@ -275,18 +275,16 @@ def test_admins_list_acls_and_users_over_kafka(guarded: Guarded) -> None:
     )
     admin = AdminClient(confluent(guarded, "PLAIN"))
     with pytest.raises(KafkaException) as refused:
-        admin.describe_acls(wanted).result(PATIENCE_SECONDS)
+        admin.describe_user_scram_credentials().result(PATIENCE_SECONDS)
     assert refused.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    assert admin.describe_acls(wanted).result(PATIENCE_SECONDS) == []  # librdkafka does not report the code
     for operation in ("DESCRIBE", "ALTER"):
         guarded.llog("acl", "add", "User:ada", operation, "cluster")
 
     def described() -> Any:
-        try:
-            return admin.describe_acls(wanted).result(PATIENCE_SECONDS)
-        except KafkaException:
-            return None
+        return admin.describe_acls(wanted).result(PATIENCE_SECONDS)
 
-    wait_until(lambda: described() is not None, "ada may describe the cluster")
+    wait_until(described, "ada may describe the cluster")
     assert {(acl.principal, acl.operation.name) for acl in described()} >= {("User:ada", "READ"), ("User:ada", "WRITE")}
     users = admin.describe_user_scram_credentials().result(PATIENCE_SECONDS)
     assert set(users) >= {"ada", "mallory"}
