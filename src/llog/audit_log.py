@@ -77,8 +77,11 @@ def write_refusal(action: str, subject: str, outcome: Outcome, error: Exception)
     write_line(action, subject, outcome, error_type=type(error).__name__, error=str(error))
 
 
-def write_line(action: str, subject: str, outcome: Outcome = "done", **fields: object) -> None:
-    principal = _PRINCIPAL.get() or Principal(f"os-user:{os_user()}")
+def write_line(
+    action: str, subject: str, outcome: Outcome = "done", *, by: Principal | None = None, **fields: object
+) -> None:
+    """`by`: who acted, where it is not the principal of the running task."""
+    principal = by or _PRINCIPAL.get() or Principal(f"os-user:{os_user()}")
     line: dict[str, object] = {"action": action, "object": subject, "principal": principal.name}
     if principal.client:
         line["client"] = principal.client

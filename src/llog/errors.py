@@ -141,14 +141,12 @@ class SettingsErrors(SettingsError):
 
 
 class ExposureRefused(SettingsError):
-    """`missing` names the variables that would protect the address; empty if none does."""
+    """`missing` names the variables that would protect the address."""
 
     def __init__(self, variable: str, host: str, missing: Sequence[str]) -> None:
         self.missing = tuple(missing)
-        protected = f"set {' and '.join(self.missing)}" if missing else "use 127.0.0.1 (clients cannot authenticate)"
-        super().__init__(
-            variable, host, f"other machines reach this address: {protected}, or LLOG_INSECURE=1 to go without"
-        )
+        wanted = f"set {' and '.join(self.missing)}, or LLOG_INSECURE=1 to go without"
+        super().__init__(variable, host, f"other machines reach this address: {wanted}")
 
 
 class InvalidArgument(LlogError, ValueError):

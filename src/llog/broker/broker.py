@@ -34,6 +34,7 @@ from llog.log.append.known import Growth
 from llog.log.keys import Log
 from llog.log.producer_ids import ProducerIds
 from llog.log.topics.known_topics import KnownTopics
+from llog.security.security import Security
 from llog.settings import Settings
 from llog.settings.listening import advertised_address
 from llog.settings.urls import format_host_port
@@ -70,6 +71,7 @@ class Broker:
         self.positions = GroupPositions(self.context)
         self.topics = KnownTopics(self.context, monotonic_ms)
         self.producer_ids = ProducerIds(self.context)
+        self.security = Security(settings, self.context, monotonic_ms, metrics.count)
         self._cache = self._tail_cache()
         self._consume = ConsumeService(
             self.context, self._cache, metrics, refresh_ms=settings.tail_refresh_ms, configs=self.topics
@@ -118,6 +120,7 @@ class Broker:
             if warm:
                 await asyncio.to_thread(warm_up)
             broker._start()
+            broker._tasks += await broker.security.start()
         except BaseException:
             await opened.close()
             raise
@@ -321,6 +324,8 @@ class Broker:
             reasons.append(full)
         if self.pool.under_pressure:
             reasons.append("buffers are three quarters full: producers send faster than the object store accepts")
+        if outdated := self.security.trouble():
+            reasons.append(outdated)
         if self._membership.lost:
             reasons.append("this broker's registration was lost; it is trying to register again")
         status = "ok" if self._state == "ok" else self._state

@@ -321,8 +321,16 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 def decode_value(kind: type[V], data: Buffer, source: str) -> V:
     """Decode a value. One with a newer `v` can be read (unknown fields are ignored) but not written back."""
-    value: V = json_value(_DECODERS[kind], data, source, kind.__name__)
+    value: V = json_value(_decoder(kind), data, source, kind.__name__)
     return value
+
+
+def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
+    """Other packages have values of their own."""
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        decoder = _DECODERS[kind] = json_decoder(kind)
+    return decoder
 
 
 def encode_value(value: Value, source: str = "") -> bytes:
@@ -334,9 +342,7 @@ def encode_value(value: Value, source: str = "") -> bytes:
             f"written by a newer release (v {value.v}, this one knows {value.known_version}): "
             "upgrade this process before it may change the value",
         )
-    decoder = _DECODERS.get(kind)
-    if decoder is None:
-        decoder = _DECODERS[kind] = json_decoder(kind)
+    decoder = _decoder(kind)
     try:
         data = _ENCODER.encode(value)
         decoder.decode(data)

@@ -27,6 +27,7 @@ ROOT_BYTES_MAX: Final = 100
 _EXTERNAL_NAME_BYTES_MAX: Final = 160
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]+")
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,18}")
+_ACL_ID: Final = re.compile("[0-9a-f]{32}")
 _OFFSET_DIGITS: Final = 20
 WAL_PREFIX: Final = "wal-shared"
 TOPICS_ROUTE: Final = "@topics"
@@ -187,6 +188,26 @@ class Keys:
 
     def producer_ids(self) -> Key:
         return Key(f"{self.root}/@cluster/producer-ids", CLUSTER_ROUTE)
+
+    def users(self) -> Key:
+        """The parent of all users."""
+        return Key(f"{self.root}/@cluster/users", CLUSTER_ROUTE)
+
+    def user(self, name: str) -> Key:
+        return Key(f"{self.root}/@cluster/users/{_external('user', name)}", CLUSTER_ROUTE)
+
+    def acls(self) -> Key:
+        """The parent of all access control entries."""
+        return Key(f"{self.root}/@cluster/acls", CLUSTER_ROUTE)
+
+    def acl(self, acl_id: str) -> Key:
+        if not _ACL_ID.fullmatch(acl_id):
+            raise InvalidArgument("acl id", f"{acl_id!r:.100} must be 32 digits in hex")
+        return Key(f"{self.root}/@cluster/acls/{acl_id}", CLUSTER_ROUTE)
+
+    def security_state(self) -> Key:
+        """Changes whenever a user or an access control entry does."""
+        return Key(f"{self.root}/@cluster/security", CLUSTER_ROUTE)
 
     def vacuum_hold(self) -> Key:
         """While this key exists, vacuum deletes nothing; an operator removes it after a restore."""
@@ -401,6 +422,12 @@ def _parse_cluster(rest: list[str]) -> ParsedKey | None:
             return ParsedKey("cluster_id")
         case ["producer-ids"]:
             return ParsedKey("producer_ids")
+        case ["security"]:
+            return ParsedKey("security_state")
+        case ["users", user] if user:
+            return ParsedKey("user", name=unquote(user))
+        case ["acls", acl_id] if _ACL_ID.fullmatch(acl_id):
+            return ParsedKey("acl", name=acl_id)
         case ["vacuum-hold"]:
             return ParsedKey("vacuum_hold")
         case ["chores", chore]:

@@ -305,7 +305,12 @@ def describe_record(keys: Keys, record: Record, *, with_value: bool = True) -> D
     )
 
 
+_SECRET_KINDS: Final = frozenset({"user", "security_state"})
+
+
 def _decoded(kind: str, data: bytes) -> tuple[Any, str]:
+    if kind in _SECRET_KINDS:
+        return "not shown: it verifies passwords and tokens", ""
     decode = _DECODERS.get(kind)
     problem = ""
     if decode is not None:
