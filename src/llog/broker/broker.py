@@ -19,6 +19,7 @@ from llog.broker.cluster import ClusterView, Node, keep_current, read_cluster_id
 from llog.broker.consume.consume import ConsumeService
 from llog.broker.groups.coordinator import GroupCoordinator, steady_clock
 from llog.broker.groups.positions import GroupPositions
+from llog.broker.groups.rights import rights_to_topics
 from llog.broker.health import AppendTroubles, FencedLogs, StoreTroubles
 from llog.broker.membership import Membership
 from llog.broker.produce.pool import MemoryPool
@@ -92,7 +93,12 @@ class Broker:
         self.cluster = ClusterView("", self._own_node())
         self._membership = self._new_membership()
         self.groups = GroupCoordinator(
-            self.context, self.cluster, self.topics, broker_id=broker_id, now_ms=steady_clock()
+            self.context,
+            self.cluster,
+            self.topics,
+            broker_id=broker_id,
+            now_ms=steady_clock(),
+            rights=rights_to_topics(self.security),
         )
         self._billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=self.context.now_ms)
         self._tasks: list[asyncio.Task[None]] = []

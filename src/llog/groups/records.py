@@ -72,6 +72,7 @@ class ConsumerMember(msgspec.Struct, frozen=True, kw_only=True):
     rack_id: str = ""
     client_id: str = ""
     client_host: str = ""
+    principal: str = ""
     rebalance_timeout_ms: int
     topics: tuple[str, ...] = ()
     regex: str = ""

@@ -1,4 +1,4 @@
-"""What handlers of group requests share: the check of a group's name, and codes of outcomes.
+"""What handlers of group requests share: the check of rights to a group and of its name, and codes of outcomes.
 
 `check_group` is the place that every group request passes before anything is done for it.
 """
@@ -11,10 +11,13 @@ from llog.errors import InvalidArgument, LlogError, LogBusy, StoreError, TopicNo
 from llog.groups.codes import GroupCode
 from llog.kafka.apis.handler import Call
 from llog.kafka.error_codes import ErrorCode, code_of
+from llog.security.acl import ResourceType
 
 
 def check_group(call: Call, group: str) -> ErrorCode:
-    """NONE, or why nothing is done for this group."""
+    """NONE, or why nothing is done for this group. The right is the one of the API's row."""
+    if not call.allows(ResourceType.GROUP, group):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
     try:
         call.services.broker.context.keys.group(group)
     except InvalidArgument:

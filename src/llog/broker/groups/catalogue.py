@@ -1,4 +1,4 @@
-"""The topics that members of consumer groups (KIP-848) may be given, read again while there are such groups."""
+"""The topics that members of consumer groups (KIP-848) can subscribe to, read again while there are such groups."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ class TopicCatalogue:
         *,
         is_needed: Callable[[], bool],
         on_change: Callable[[Catalogue], None],
+        edition_of_rights: Callable[[], object | None] = lambda: None,
     ) -> None:
+        """`on_change` is called also when members' rights may have changed: when there is another edition of them."""
         self._context, self._topics = context, topics
         self._is_needed, self._on_change = is_needed, on_change
+        self._edition_of_rights, self._edition = edition_of_rights, edition_of_rights()
         self._loaded = False
         self.current: Catalogue = {}
 
@@ -52,6 +55,9 @@ class TopicCatalogue:
         topics = await self._topics.all()
         found = {topic.name: CatalogueTopic(topic.id_bytes.hex(), topic.partition_count) for topic in topics}
         self._loaded = True
-        if found != self.current:
+        edition = self._edition_of_rights()
+        other_rights = edition is not None and edition != self._edition
+        if found != self.current or other_rights:
             self.current = found
+            self._edition = self._edition if edition is None else edition
             self._on_change(found)

@@ -40,6 +40,8 @@ Outcome = GroupCode | LlogError
 Named = str | bytes
 """A topic, by name or by id."""
 Wanted = Mapping[tuple[Named, int], Position]
+Judge = Callable[[KnownTopic | LlogError], KnownTopic | LlogError]
+"""What became of a topic, as far as the client may know."""
 
 
 class Committing(Protocol):
@@ -72,7 +74,17 @@ class Committing(Protocol):
 
 
 class CommitRequest:
-    __slots__ = ("answer", "generation", "group", "instance_id", "member_id", "outcomes", "positions", "version")
+    __slots__ = (
+        "answer",
+        "generation",
+        "group",
+        "instance_id",
+        "judge",
+        "member_id",
+        "outcomes",
+        "positions",
+        "version",
+    )
 
     def __init__(
         self,
@@ -83,8 +95,9 @@ class CommitRequest:
         instance_id: str | None,
         generation: int,
         version: int,
+        judge: Judge | None = None,
     ) -> None:
-        self.group, self.positions = group, positions
+        self.group, self.positions, self.judge = group, positions, judge
         self.member_id, self.instance_id, self.generation, self.version = member_id, instance_id, generation, version
         self.outcomes: dict[tuple[Named, int], Outcome] = {}
         self.answer: asyncio.Future[dict[tuple[Named, int], Outcome]] = asyncio.get_running_loop().create_future()
@@ -249,7 +262,7 @@ class CommitQueue:
                 continue
             for place, position in request.positions.items():
                 named, partition = place
-                topic = topics[named]
+                topic = topics[named] if request.judge is None else request.judge(topics[named])
                 refused = _refused(topic, partition, position)
                 if refused is not None:
                     request.outcomes[place] = refused

@@ -18,13 +18,14 @@ from typing import Final, NamedTuple
 
 from llog.broker.cluster import ClusterView
 from llog.broker.groups.catalogue import TopicCatalogue
-from llog.broker.groups.commits import CommitQueue, CommitRequest, Outcome, Wanted
+from llog.broker.groups.commits import CommitQueue, CommitRequest, Judge, Outcome, Wanted
 from llog.broker.groups.commits import Named as NamedTopic
 from llog.broker.groups.expiry import POSITIONS_KEPT_MS, Expiry
 from llog.broker.groups.group_records import key_of
 from llog.broker.groups.listing import list_heads
 from llog.broker.groups.live_group import Ask, LiveGroup, Machine, Refuse, Ticket
 from llog.broker.groups.positions import CommittedPosition, GroupPositions, item_name
+from llog.broker.groups.rights import Rights
 from llog.broker.groups.slots import CoordinatorSlots
 from llog.broker.groups.wheel import Wheel
 from llog.errors import LlogError, StoreError
@@ -48,7 +49,7 @@ from llog.groups.consumer.messages import (
     ConsumerHeartbeatAnswer,
     ConsumerSettings,
 )
-from llog.groups.consumer.subscribe import Catalogue
+from llog.groups.consumer.subscribe import Catalogue, Describes
 from llog.groups.records import CLASSIC, CONSUMER
 from llog.groups.views import ListedGroup
 from llog.limits import GROUP_POSITIONS_PER_CALL_MAX, GROUP_SLOTS
@@ -94,6 +95,7 @@ class Shared:
     settings: CoordinatorSettings
     now_ms: Callable[[], int]
     forget: Callable[[LiveGroup], None]
+    describes: Describes | None
 
 
 class GroupCoordinator:
@@ -106,8 +108,10 @@ class GroupCoordinator:
         broker_id: str,
         now_ms: Callable[[], int],
         settings: CoordinatorSettings | None = None,
+        rights: Rights | None = None,
     ) -> None:
-        """`now_ms`: a clock that never goes back and is close to the wall clock."""
+        """`now_ms`: a clock that never goes back and is close to the wall clock. Without `rights`, members may describe
+        every topic."""
         settings = settings or CoordinatorSettings()
         self._context, self._now_ms, self._topics = context, now_ms, topics
         self._groups: dict[str, LiveGroup] = {}
@@ -127,8 +131,18 @@ class GroupCoordinator:
             topics,
             is_needed=lambda: any(group.is_consumer for group in self._groups.values()),
             on_change=self._topics_changed,
+            edition_of_rights=(lambda: None) if rights is None else rights.edition,
         )
-        self._shared = Shared(context, self.slots, self.wheel, self._catalogue, settings, now_ms, self._forget)
+        self._shared = Shared(
+            context,
+            self.slots,
+            self.wheel,
+            self._catalogue,
+            settings,
+            now_ms,
+            self._forget,
+            None if rights is None else rights.describes,
+        )
         self.positions = GroupPositions(context)
         self._commits = CommitQueue(context, topics)
         self._expiry = Expiry(self, context, now_ms, kept_ms=settings.positions_kept_ms)
@@ -317,7 +331,15 @@ class GroupCoordinator:
 
     # -- positions -----------------------------------------------------------------------------------------------------
     def commit(
-        self, group: str, positions: Wanted, *, member_id: str, instance_id: str | None, generation: int, version: int
+        self,
+        group: str,
+        positions: Wanted,
+        *,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        version: int,
+        judge: Judge | None = None,
     ) -> asyncio.Future[dict[tuple[NamedTopic, int], Outcome]]:
         """Take the commit now, behind all earlier ones. `generation`: a member's generation or epoch, or -1; `version`:
         of OffsetCommit."""
@@ -331,6 +353,7 @@ class GroupCoordinator:
                     instance_id=instance_id,
                     generation=generation,
                     version=version,
+                    judge=judge,
                 )
             )
         refused: asyncio.Future[dict[tuple[NamedTopic, int], Outcome]] = asyncio.get_running_loop().create_future()

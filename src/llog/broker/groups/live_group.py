@@ -91,6 +91,7 @@ class LiveGroup:
                 now_ms,
                 head=stored.head,
                 settings=shared.settings.consumer,
+                describes=shared.describes,
             )
         else:
             self.machine = ClassicGroup(

@@ -22,7 +22,7 @@ from llog.groups.consumer.messages import (
     DeleteAnswer,
 )
 from llog.groups.consumer.reconcile import STATIC_LEFT_EPOCH, partitions_of, reconcile, within
-from llog.groups.consumer.subscribe import Catalogue
+from llog.groups.consumer.subscribe import Catalogue, Describes
 from llog.groups.outbox import Reply, Step, Ticket
 from llog.groups.records import ConsumerMember, GroupHead
 from llog.groups.timers import Timers
@@ -48,6 +48,7 @@ class ConsumerGroup:
         *,
         head: GroupHead | None = None,
         settings: ConsumerSettings,
+        describes: Describes | None = None,
     ) -> None:
         """A group without a record, or one that continues from its record: with all members, their epochs and their
         partitions, and with fresh timers. A catalogue that differs from the stored target's raises the epoch, which
@@ -56,7 +57,7 @@ class ConsumerGroup:
         self._settings = settings
         self._abandoned: GroupCode | None = None
         self._stored = head is not None
-        self._group = Membership(writer, catalogue, now_ms)
+        self._group = Membership(writer, catalogue, now_ms, describes)
         self._timers = Timers()
         if head is not None:
             self._group.resume(head)
@@ -131,7 +132,8 @@ class ConsumerGroup:
         self._restart(_SESSION, member, now_ms)
         if member != before or group.get(member.member_id) is None:
             group.put(member)
-        if _subscription(member) != _subscription(before) or group.epoch == 0 or (not before.epoch and not replaces):
+        subscribes_anew = _subscription(member) != _subscription(before) or group.matches_differ(before, member)
+        if subscribes_anew or group.epoch == 0 or (not before.epoch and not replaces):
             group.begin_epoch()
         self._reconcile(member.member_id, request, now_ms)
         now = group.get(member.member_id)
@@ -219,11 +221,12 @@ class ConsumerGroup:
 
     # -- topics -------------------------------------------------------------------------------------------------------
     def topics_changed(self, catalogue: Catalogue, now_ms: int) -> Step:
-        """Topics were made, deleted or extended. A subscribed one raises the epoch; members learn of it from their next
-        heartbeats."""
+        """Topics were made, deleted or extended, or rights to describe them changed. Where that changes what members
+        subscribe to, it raises the epoch; they learn of it from their next heartbeats."""
         group = self._group
         group.catalogue = catalogue
         group.patterns.update(catalogue)
+        group.forget_matches()
         if self._gone is None:
             group.begin_epoch_if_topics_changed()
         return self._finish(now_ms)
@@ -415,6 +418,7 @@ def _updated(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMemb
         rack_id=request.rack_id or member.rack_id,
         client_id=request.client_id,
         client_host=request.client_host,
+        principal=request.principal,
         rebalance_timeout_ms=(
             request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else member.rebalance_timeout_ms
         ),

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from llog.groups.consumer.assign import ASSIGNORS, UNIFORM, Subscriber
 from llog.groups.consumer.reconcile import STATIC_LEFT_EPOCH, Goal, is_reconciled
-from llog.groups.consumer.subscribe import Catalogue, Patterns, topics_hash
+from llog.groups.consumer.subscribe import Catalogue, Describes, Patterns, topics_hash
 from llog.groups.outbox import Outbox
 from llog.groups.records import CONSUMER, ConsumerMember, GroupHead
 
@@ -22,8 +22,12 @@ DEAD = "Dead"
 class Membership:
     """`epoch` is the group epoch and the epoch of the target: whatever raises it computes the target at once."""
 
-    def __init__(self, writer: str, catalogue: Catalogue, now_ms: int) -> None:
-        self._writer = writer
+    def __init__(self, writer: str, catalogue: Catalogue, now_ms: int, describes: Describes | None = None) -> None:
+        """Without `describes`, members may describe every topic."""
+        self._writer, self._describes = writer, describes
+        self._shown: dict[tuple[str, str, str], frozenset[str]] = {}
+        """By pattern, principal and host: the topics that the pattern stands for, until the next epoch or the next change
+        of topics or rights."""
         self.catalogue = catalogue
         self.patterns = Patterns(catalogue)
         self.outbox = Outbox()
@@ -110,16 +114,43 @@ class Membership:
                         del self._owners[topic, partition]
 
     # -- subscriptions and target -------------------------------------------------------------------------------------
+    def matched(self, member: ConsumerMember) -> frozenset[str]:
+        """The topics that a member's pattern stands for: those that its client may describe."""
+        names, describes = self.patterns.topics_of(member.regex), self._describes
+        if describes is None or not names:
+            return names
+        client = (member.principal, member.client_host)
+        key = (member.regex, *client)
+        if key not in self._shown:
+            self._shown[key] = frozenset(name for name in names if describes(*client, name))
+        return self._shown[key]
+
+    def matches_differ(self, before: ConsumerMember, member: ConsumerMember) -> bool:
+        """Whether another client of the same member may describe other topics."""
+        clients = {(one.principal, one.client_host) for one in (before, member)}
+        return self._describes is not None and len(clients) == 2 and self.matched(before) != self.matched(member)
+
+    def forget_matches(self) -> None:
+        self._shown.clear()
+
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
         """Ids of the topics that a member subscribes to and that exist."""
-        names = self.patterns.topics_of(member.regex).union(member.topics)
+        names = self.matched(member).union(member.topics)
         return frozenset(self.catalogue[name].topic_id for name in names if name in self.catalogue)
 
     def subscribed_names(self) -> frozenset[str]:
         names: set[str] = set()
         for member in self:
-            names.update(member.topics, self.patterns.topics_of(member.regex))
+            names.update(member.topics, self.matched(member))
         return frozenset(names)
+
+    def _hash(self) -> str:
+        """Names what the target is computed from."""
+        subscribed = topics_hash(self.subscribed_names(), self.catalogue)
+        if self._describes is None:
+            return subscribed
+        matched = {(one.regex, one.principal, one.client_host): self.matched(one) for one in self if one.regex}
+        return "".join([subscribed, *sorted({topics_hash(names, self.catalogue) for names in matched.values()})])
 
     def goal(self, member: ConsumerMember) -> Goal:
         def taken(topic: str, partition: int) -> bool:
@@ -136,7 +167,8 @@ class Membership:
     def begin_epoch(self) -> None:
         """Raise the epoch and compute the target of every member. Stored before anyone sees either (rule G1)."""
         self.epoch += 1
-        self._topics_hash = topics_hash(self.subscribed_names(), self.catalogue)
+        self.forget_matches()
+        self._topics_hash = self._hash()
         self.patterns.keep(member.regex for member in self)
         subscribers = {
             member.member_id: Subscriber(self.topics_of(member), member.instance_id or member.member_id, member.target)
@@ -151,7 +183,7 @@ class Membership:
         self.outbox.change()
 
     def begin_epoch_if_topics_changed(self) -> None:
-        if self._members and topics_hash(self.subscribed_names(), self.catalogue) != self._topics_hash:
+        if self._members and self._hash() != self._topics_hash:
             self.begin_epoch()
 
     @property

@@ -39,6 +39,8 @@ class ConsumerHeartbeat(NamedTuple):
     owned: Partitions | None = None
     client_id: str = ""
     client_host: str = ""
+    principal: str = ""
+    """Of the client, whose rights decide which topics a pattern stands for."""
     makes_own_id: bool = True
     """From version 1 on, the client makes up its member id."""
 

@@ -31,6 +31,10 @@ Catalogue = Mapping[str, CatalogueTopic]
 """Topic name → topic: what the members of a group may know of. The caller replaces it and never changes it."""
 
 
+Describes = Callable[[str, str, str], bool]
+"""Whether a principal, on a host as Kafka shows it, may describe a topic."""
+
+
 class InvalidPattern(NamedTuple):
     reason: str
 

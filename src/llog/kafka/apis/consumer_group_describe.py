@@ -1,13 +1,12 @@
 """ConsumerGroupDescribe (KIP-848). API key 69, versions 0-1; version 1 adds the type of members.
 
-Consumer groups of which this node is the coordinator.
-
-Left out: authorized operations are not told.
+Consumer groups of which this node is the coordinator. As in Kafka, a group with a topic that the client may not
+describe is not described at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from llog.groups.codes import GroupCode
@@ -25,8 +24,11 @@ from llog.kafka.codec.messages.consumer_group_describe import (
 )
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.group_requests import check_group
+from llog.kafka.operations import NO_OPERATIONS, group_operations
+from llog.security.acl import ResourceType
 
 CONSUMER_MEMBER: Final = 1
+HIDDEN_TOPICS: Final = "the group has topics that the client is not authorized to describe"
 
 
 async def handle(call: Call) -> ConsumerGroupDescribeResponse:
@@ -47,6 +49,8 @@ async def _described(call: Call, group: str) -> DescribedGroup:
     if not isinstance(machine, ConsumerGroup):
         return DescribedGroup(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group} is not a consumer group.", group)
     shown, names = machine.describe(), groups.topic_names()
+    if call.denied(ResourceType.TOPIC, _named(shown.members, names)):
+        return DescribedGroup(ErrorCode.TOPIC_AUTHORIZATION_FAILED, HIDDEN_TOPICS, group)
     return DescribedGroup(
         ErrorCode.NONE,
         None,
@@ -56,7 +60,17 @@ async def _described(call: Call, group: str) -> DescribedGroup:
         shown.assignment_epoch,
         shown.assignor,
         [_member(one, names) for one in shown.members],
+        group_operations(call, group) if call.request.include_authorized_operations else NO_OPERATIONS,
     )
+
+
+def _named(members: Iterable[DescribedConsumerMember], names: Mapping[str, str]) -> set[str]:
+    """The topics that the answer would name."""
+    named: set[str] = set()
+    for member in members:
+        named.update(member.topics)
+        named.update(names[topic] for topic in (*member.assignment, *member.target) if topic in names)
+    return named
 
 
 def _member(member: DescribedConsumerMember, names: Mapping[str, str]) -> Member:
@@ -86,4 +100,4 @@ def _assignment(partitions: Partitions, names: Mapping[str, str]) -> Assignment:
     )
 
 
-HANDLER = Handler(key=69, handle=handle, added={1: "the type of members"}, left_out="Authorized operations.")
+HANDLER = Handler(key=69, handle=handle, added={1: "the type of members"})

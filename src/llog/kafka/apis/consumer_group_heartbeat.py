@@ -2,7 +2,7 @@
 up their member ids.
 
 The one request of the consumer protocol: join, stay, leave, learn what to read. Assignors: `uniform` and `range`.
-Patterns are RE2.
+Patterns are RE2, and stand for topics that the client may describe.
 
 Left out: groups with members do not change from the classic protocol to this one; racks are not considered.
 """
@@ -23,6 +23,7 @@ from llog.kafka.codec.messages.consumer_group_heartbeat import (
 )
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.group_requests import check_group, client_host, new_member_id
+from llog.security.acl import ResourceType
 
 OWN_IDS_SINCE: Final = 1
 
@@ -32,6 +33,8 @@ async def handle(call: Call) -> ConsumerGroupHeartbeatResponse:
     refused = check_group(call, request.group_id)
     if refused != ErrorCode.NONE:
         return ConsumerGroupHeartbeatResponse(error_code=refused)
+    if call.denied(ResourceType.TOPIC, set(request.subscribed_topic_names or ())):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     answer = await call.services.groups.consumer_heartbeat(
         request.group_id, heartbeat_of(call), new_member_id(call, request.instance_id)
     )
@@ -60,6 +63,7 @@ def heartbeat_of(call: Call) -> ConsumerHeartbeat:
         None if request.topic_partitions is None else _owned(request.topic_partitions),
         call.client_id or "",
         client_host(call),
+        call.client.principal,
         makes_own_id=call.version >= OWN_IDS_SINCE,
     )
 

@@ -9,8 +9,6 @@
 | 6 | GROUP_ID_NOT_FOUND with a message; before, such a group is Dead |
 
 Classic groups of which this node is the coordinator.
-
-Left out: authorized operations are not told.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ from llog.kafka.codec.messages.describe_groups import (
 )
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.group_requests import check_group
+from llog.kafka.operations import NO_OPERATIONS, group_operations
 
 NOT_FOUND_SINCE: Final = 6
 
@@ -56,7 +55,16 @@ async def _described(call: Call, group: str) -> DescribedGroup:
         )
         for one in shown.members
     ]
-    return DescribedGroup(ErrorCode.NONE, None, group, shown.state, shown.protocol_type, shown.protocol, members)
+    return DescribedGroup(
+        ErrorCode.NONE,
+        None,
+        group,
+        shown.state,
+        shown.protocol_type,
+        shown.protocol,
+        members,
+        group_operations(call, group) if call.request.include_authorized_operations else NO_OPERATIONS,
+    )
 
 
 def _missing(call: Call, group: str, reason: str) -> DescribedGroup:
@@ -75,5 +83,4 @@ HANDLER = Handler(
         5: "flexible",
         6: "GROUP_ID_NOT_FOUND, with a message",
     },
-    left_out="Authorized operations.",
 )

@@ -18,9 +18,11 @@ from typing import Final
 
 from llog.broker.cluster import Node
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import unauthorized
 from llog.kafka.codec.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.group_requests import check_group
+from llog.security.acl import ResourceType
 
 SEVERAL_KEYS_SINCE: Final = 4
 GROUP: Final = 0
@@ -44,10 +46,15 @@ def handle(call: Call) -> FindCoordinatorResponse:
 def _found(call: Call, key: str) -> Coordinator:
     request: FindCoordinatorRequest = call.request
     if request.key_type == TRANSACTION:
+        if not call.allows(ResourceType.TRANSACTIONAL_ID, key):
+            refusal = unauthorized(ResourceType.TRANSACTIONAL_ID)
+            return _none(key, refusal.code, refusal.reason)
         return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "transactions are not served")
     if request.key_type != GROUP:
         return _none(key, ErrorCode.INVALID_REQUEST, f"no coordinator has keys of type {request.key_type}")
     refused = check_group(call, key)
+    if refused == ErrorCode.GROUP_AUTHORIZATION_FAILED:
+        return _none(key, refused, unauthorized(ResourceType.GROUP).reason)
     if refused != ErrorCode.NONE:
         return _none(key, refused, "the group's name is empty or too long")
     node = _node(call, key)

@@ -18,12 +18,14 @@ Left out: the retention time of versions 2 to 4. Positions expire as the broker 
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import cache, partial
 from typing import Final
 
 from llog.broker.groups.commits import Named, Outcome
 from llog.broker.groups.positions import Position
 from llog.errors import InvalidArgument
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import judged_by_id
 from llog.kafka.codec.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -34,6 +36,7 @@ from llog.kafka.error_codes import ErrorCode
 from llog.kafka.group_requests import check_group, outcome_code
 from llog.limits import GROUP_POSITION_METADATA_CHARS_MAX
 from llog.log.keys import check_topic
+from llog.security.acl import ResourceType
 
 TOPIC_IDS_SINCE: Final = 10
 
@@ -43,10 +46,12 @@ Outcomes = dict[tuple[Named, int], Outcome]
 
 def handle(call: Call) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     request: OffsetCommitRequest = call.request
-    wanted, codes = plan_commit(call)
     refused = check_group(call, request.group_id)
-    if refused != ErrorCode.NONE or not wanted:
-        return _response(call, dict.fromkeys(wanted, int(refused)) | codes)
+    if refused != ErrorCode.NONE:
+        return _response(call, dict.fromkeys(_places(call), int(refused)))
+    wanted, codes = plan_commit(call)
+    if not wanted:
+        return _response(call, codes)
     committed = call.services.groups.commit(
         request.group_id,
         wanted,
@@ -54,6 +59,7 @@ def handle(call: Call) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]
         instance_id=request.group_instance_id,
         generation=request.generation_id_or_member_epoch,
         version=call.version,
+        judge=None if call.authorizer is None or call.version < TOPIC_IDS_SINCE else cache(partial(judged_by_id, call)),
     )
     return _answered(call, committed, codes)
 
@@ -84,17 +90,31 @@ def _response(call: Call, codes: Codes) -> OffsetCommitResponse:
     )
 
 
+def _places(call: Call) -> list[tuple[Named, int]]:
+    by_id = call.version >= TOPIC_IDS_SINCE
+    return [
+        (topic.topic_id if by_id else topic.name, one.partition_index)
+        for topic in call.request.topics
+        for one in topic.partitions
+    ]
+
+
 def plan_commit(call: Call) -> tuple[dict[tuple[Named, int], Position], Codes]:
-    """The positions to commit, and the codes of those that are refused at once."""
+    """The positions to commit, and the codes of those that are refused at once. Rights to topics that are named by
+    their ids are judged when the ids are looked up."""
     request: OffsetCommitRequest = call.request
     wanted: dict[tuple[Named, int], Position] = {}
     codes: Codes = {}
+    by_id = call.version >= TOPIC_IDS_SINCE
+    denied = () if by_id else call.denied(ResourceType.TOPIC, {topic.name for topic in request.topics})
     for topic in request.topics:
-        named: Named = topic.topic_id if call.version >= TOPIC_IDS_SINCE else topic.name
+        named: Named = topic.topic_id if by_id else topic.name
         for one in topic.partitions:
             place = (named, one.partition_index)
             metadata = one.committed_metadata or ""
-            if len(metadata) > GROUP_POSITION_METADATA_CHARS_MAX:
+            if named in denied:
+                codes[place] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif len(metadata) > GROUP_POSITION_METADATA_CHARS_MAX:
                 codes[place] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             elif not _can_exist(named) or one.partition_index < 0:
                 codes[place] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -18,6 +18,7 @@ from llog.kafka.codec.messages.offset_delete import (
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.group_requests import check_group, outcome_code
 from llog.log.keys import Log, check_partition, check_topic
+from llog.security.acl import ResourceType
 
 
 async def handle(call: Call) -> OffsetDeleteResponse:
@@ -25,7 +26,13 @@ async def handle(call: Call) -> OffsetDeleteResponse:
     refused = check_group(call, request.group_id)
     if refused != ErrorCode.NONE:
         return OffsetDeleteResponse(error_code=refused)
-    logs = [Log(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
+    denied = call.denied(ResourceType.TOPIC, {topic.name for topic in request.topics})
+    logs = [
+        Log(topic.name, one.partition_index)
+        for topic in request.topics
+        if topic.name not in denied
+        for one in topic.partitions
+    ]
     try:
         outcomes = await call.services.groups.delete_positions(request.group_id, [log for log in logs if _valid(log)])
     except LlogError as error:
@@ -43,7 +50,9 @@ async def handle(call: Call) -> OffsetDeleteResponse:
                 [
                     OffsetDeleteResponsePartition(
                         one.partition_index,
-                        codes.get(Log(topic.name, one.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+                        ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                        if topic.name in denied
+                        else codes.get(Log(topic.name, one.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
                     )
                     for one in topic.partitions
                 ],

@@ -12,6 +12,7 @@
 | 10 | topics by id |
 
 Positions are read strictly, behind every commit that this node took before. A log without a position has offset -1.
+Who asks for all positions gets those of topics that the client may describe.
 
 Left out: `require_stable` changes nothing, because no transaction commits positions yet.
 """
@@ -25,6 +26,7 @@ from llog.broker.groups.positions import CommittedPosition
 from llog.errors import InvalidArgument, LlogError
 from llog.groups.codes import GroupCode
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import judged_by_id
 from llog.kafka.codec import ZERO_UUID
 from llog.kafka.codec.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -41,6 +43,7 @@ from llog.kafka.error_codes import ErrorCode
 from llog.kafka.group_requests import check_group, outcome_code
 from llog.log.keys import PARTITION_MAX, Log, check_topic
 from llog.log.topics.known_topics import KnownTopic
+from llog.security.acl import ResourceType
 
 GROUPS_SINCE: Final = 8
 TOPIC_IDS_SINCE: Final = 10
@@ -103,8 +106,14 @@ def _failed(call: Call, group: OffsetFetchRequestGroup, code: int) -> OffsetFetc
 
 async def _topics(call: Call, wanted: Sequence[OffsetFetchRequestTopics]) -> list[_Topic]:
     if call.version < TOPIC_IDS_SINCE:
-        return [_Topic(topic.name, ZERO_UUID, topic.partition_indexes) for topic in wanted]
+        denied = call.denied(ResourceType.TOPIC, {topic.name for topic in wanted})
+        refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return [
+            _Topic(topic.name, ZERO_UUID, topic.partition_indexes, refused if topic.name in denied else ErrorCode.NONE)
+            for topic in wanted
+        ]
     found = await call.services.topics.find_by_id(topic.topic_id for topic in wanted)
+    found = {topic_id: judged_by_id(call, topic) for topic_id, topic in found.items()}
     topics = []
     for topic in wanted:
         known = found[topic.topic_id]
@@ -130,6 +139,8 @@ def _logs(topic: _Topic) -> list[Log]:
 async def _all_topics(call: Call, positions: Positions) -> list[_Topic]:
     partitions: dict[str, list[int]] = {}
     for log in positions:
+        if not call.sees(ResourceType.TOPIC, log.topic):
+            continue
         partitions.setdefault(log.topic, []).append(log.partition)
     if call.version < TOPIC_IDS_SINCE:
         return [_Topic(name, ZERO_UUID, sorted(numbers)) for name, numbers in partitions.items()]
