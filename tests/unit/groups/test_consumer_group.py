@@ -6,7 +6,7 @@ import pytest
 
 from llog.groups import ConsumerGroup, ConsumerSettings, GroupCode, GroupHead, Step
 from llog.groups.consumer.messages import ConsumerHeartbeat, ConsumerHeartbeatAnswer
-from llog.groups.consumer.subscribe import GROUP_REGEX_CHARS_MAX, Catalogue, CatalogueTopic
+from llog.groups.consumer.subscribe import GROUP_REGEX_CHARS_MAX, Catalogue, CatalogueTopic, Describes
 from llog.groups.outbox import Answer
 from llog.groups.records import Partitions, decode_head, encode_record, to_records
 
@@ -19,8 +19,8 @@ REBALANCE_MS = 20_000
 class Consumers:
     """A group whose writes succeed at once unless `writes_wait`."""
 
-    def __init__(self, settings: ConsumerSettings = SETTINGS) -> None:
-        self.settings, self.now_ms, self.catalogue = settings, 1_000, CATALOGUE
+    def __init__(self, settings: ConsumerSettings = SETTINGS, describes: Describes | None = None) -> None:
+        self.settings, self.now_ms, self.catalogue, self.describes = settings, 1_000, CATALOGUE, describes
         self.stored: GroupHead | None = None
         self.under_way: GroupHead | None = None
         self.writes_wait, self.writes, self.machines = False, 0, 0
@@ -32,7 +32,13 @@ class Consumers:
         self.machines += 1
         self.under_way = None
         self.group = ConsumerGroup(
-            "g", f"w{self.machines}", self.catalogue, self.now_ms, head=self.stored, settings=self.settings
+            "g",
+            f"w{self.machines}",
+            self.catalogue,
+            self.now_ms,
+            head=self.stored,
+            settings=self.settings,
+            describes=self.describes,
         )
 
     def take(self, step: Step) -> None:
@@ -328,3 +334,36 @@ def test_another_coordinator_sees_topics_that_changed_meanwhile() -> None:
     group.start()
     answer = group.beat("a", 1)
     assert (answer.member_epoch, answer.assignment) == (2, {"0a": (0, 1, 2, 3, 4)})
+
+
+def test_a_pattern_stands_for_what_its_client_may_describe_also_after_a_takeover() -> None:
+    rights = {("User:a", "orders"), ("User:b", "orders"), ("User:b", "other")}
+    group = Consumers(describes=lambda principal, _, topic: (principal, topic) in rights)
+    joined = group.join("m", regex="o.*", topics=None, principal="User:a")
+    assert joined.assignment == {"0a": (0, 1, 2, 3)}
+    before = group.writes
+    group.start()
+    group.wait(0)
+    assert group.writes == before, "the same rights leave the epoch as it is"
+    rights.add(("User:a", "other"))
+    group.take(group.group.topics_changed(CATALOGUE, group.now_ms))
+    assert group.beat("m", joined.member_epoch, principal="User:a").assignment == {"0a": (0, 1, 2, 3), "0b": (0, 1)}
+
+
+def test_another_client_of_a_member_gets_what_that_client_may_describe() -> None:
+    group = Consumers(describes=lambda principal, _, topic: principal == "User:a" or topic == "orders")
+    joined = group.join("m", regex="o.*", topics=None, principal="User:a")
+    assert joined.assignment == {"0a": (0, 1, 2, 3), "0b": (0, 1)}
+    assert group.beat("m", joined.member_epoch, principal="User:b").assignment == {"0a": (0, 1, 2, 3)}
+
+
+def test_a_right_that_one_of_two_members_loses_moves_its_partitions_to_the_other() -> None:
+    rights = {(who, topic) for who in ("User:a", "User:b") for topic in CATALOGUE}
+    group = Consumers(describes=lambda principal, _, topic: (principal, topic) in rights)
+    group.join("m", regex="o.*", topics=None, principal="User:a")
+    group.join("n", regex="o.*", topics=None, principal="User:b")
+    rights.remove(("User:a", "other"))
+    group.take(group.group.topics_changed(CATALOGUE, group.now_ms))
+    targets = {one.member_id: one.target for one in group.group.describe().members}
+    assert "0b" not in targets["m"]
+    assert targets["n"]["0b"] == (0, 1)

@@ -11,6 +11,8 @@ from uuid import UUID
 import pytest
 from msgspec import Struct, json
 
+from llog.broker.cluster import Node
+from llog.broker.groups.positions import Position
 from llog.kafka.apis.handler import Call, Client, Handler
 from llog.kafka.apis.handlers import handlers
 from llog.kafka.codec import ZERO_UUID, apis, decode, encode_bytes
@@ -18,29 +20,43 @@ from llog.kafka.codec.messages import (
     alter_configs,
     alter_user_scram_credentials,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_acls,
     create_partitions,
     create_topics,
     delete_acls,
+    delete_groups,
     delete_records,
     delete_topics,
     describe_acls,
     describe_configs,
+    describe_groups,
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
     describe_user_scram_credentials,
     elect_leaders,
     fetch,
+    find_coordinator,
+    heartbeat,
     incremental_alter_configs,
     init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
     list_offsets,
     metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
     offset_for_leader_epoch,
     produce,
+    sync_group,
 )
 from llog.kafka.error_codes import ErrorCode
 from llog.kafka.net.answer_errors import first_error
+from llog.log.keys import Log
 from llog.log.topics.admin import create_topic, describe_topic
 from llog.security.acl import CLUSTER_NAME, OPERATIONS, Acl, Operation, PatternType, Permission, ResourceType
 from llog.security.changes import create_acls as allow
@@ -52,6 +68,7 @@ HIDDEN, MISSING = "hidden-0123456789", "missing-012345678"
 NAMES_OF_OTHERS = (HIDDEN, "User:root", "secret-user")
 T = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 C = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+G = ErrorCode.GROUP_AUTHORIZATION_FAILED
 
 
 def test_every_handler_has_a_row() -> None:
@@ -66,7 +83,7 @@ def test_every_row_asks_for_what_its_resource_can_give() -> None:
 
 
 def requests(name: str, topic_id: bytes, version: dict[int, int]) -> dict[int, Struct | None]:
-    """For each API a request about this topic, in the version that is asked for. None: it names no resource."""
+    """For each API a request about this topic or group, in the version that is asked for. None: it names neither."""
     by_id = topic_id if version[1] >= 13 else ZERO_UUID
     named = "" if version[1] >= 13 else name
     return {
@@ -91,6 +108,32 @@ def requests(name: str, topic_id: bytes, version: dict[int, int]) -> dict[int, S
             topics=[list_offsets.ListOffsetsTopic(name, [list_offsets.ListOffsetsPartition(0, timestamp=-1)])]
         ),
         3: metadata.MetadataRequest([metadata.MetadataRequestTopic(name=name)], allow_auto_topic_creation=True),
+        8: offset_commit.OffsetCommitRequest(
+            name,
+            topics=[
+                offset_commit.OffsetCommitRequestTopic(
+                    "" if version[8] >= 10 else name,
+                    topic_id if version[8] >= 10 else ZERO_UUID,
+                    [offset_commit.OffsetCommitRequestPartition(0, 1)],
+                )
+            ],
+        ),
+        9: offset_fetch.OffsetFetchRequest(groups=[offset_fetch.OffsetFetchRequestGroup(name)])
+        if version[9] >= 8
+        else offset_fetch.OffsetFetchRequest(name, [offset_fetch.OffsetFetchRequestTopic(name, [0])]),
+        10: find_coordinator.FindCoordinatorRequest(coordinator_keys=[name])
+        if version[10] >= 4
+        else find_coordinator.FindCoordinatorRequest(name),
+        11: join_group.JoinGroupRequest(
+            name, 10_000, 10_000, "m", None, "consumer", [join_group.JoinGroupRequestProtocol("range", b"")]
+        ),
+        12: heartbeat.HeartbeatRequest(name, 1, "m"),
+        13: leave_group.LeaveGroupRequest(name, "m")
+        if version[13] < 3
+        else leave_group.LeaveGroupRequest(name, members=[leave_group.MemberIdentity("m")]),
+        14: sync_group.SyncGroupRequest(name, 1, "m"),
+        15: describe_groups.DescribeGroupsRequest([name], include_authorized_operations=version[15] >= 3),
+        16: list_groups.ListGroupsRequest(),
         17: None,
         18: api_versions.ApiVersionsRequest("a", "1"),
         19: create_topics.CreateTopicsRequest([create_topics.CreatableTopic(name, 1, 1)], 1_000),
@@ -120,6 +163,7 @@ def requests(name: str, topic_id: bytes, version: dict[int, int]) -> dict[int, S
         35: describe_log_dirs.DescribeLogDirsRequest(None),
         36: None,
         37: create_partitions.CreatePartitionsRequest([create_partitions.CreatePartitionsTopic(name, 9)], 1_000),
+        42: delete_groups.DeleteGroupsRequest([name]),
         43: elect_leaders.ElectLeadersRequest(0, [elect_leaders.TopicPartitions(name, [0])]),
         44: incremental_alter_configs.IncrementalAlterConfigsRequest(
             [
@@ -129,6 +173,9 @@ def requests(name: str, topic_id: bytes, version: dict[int, int]) -> dict[int, S
             ]
         ),
         46: apis()[46].request(),
+        47: offset_delete.OffsetDeleteRequest(
+            name, [offset_delete.OffsetDeleteRequestTopic(name, [offset_delete.OffsetDeleteRequestPartition(0)])]
+        ),
         48: apis()[48].request(),
         50: describe_user_scram_credentials.DescribeUserScramCredentialsRequest(None),
         51: alter_user_scram_credentials.AlterUserScramCredentialsRequest(
@@ -136,6 +183,10 @@ def requests(name: str, topic_id: bytes, version: dict[int, int]) -> dict[int, S
         ),
         60: apis()[60].request(),
         61: describe_producers.DescribeProducersRequest([describe_producers.TopicRequest(name, [0])]),
+        68: consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+            name, "m", 0, rebalance_timeout_ms=10_000, subscribed_topic_names=[name], topic_partitions=[]
+        ),
+        69: consumer_group_describe.ConsumerGroupDescribeRequest([name], include_authorized_operations=True),
         74: apis()[74].request(),
         75: describe_topic_partitions.DescribeTopicPartitionsRequest([describe_topic_partitions.TopicRequest(name)]),
     }
@@ -144,7 +195,8 @@ def requests(name: str, topic_id: bytes, version: dict[int, int]) -> dict[int, S
 EXPECTED: dict[int, ErrorCode] = {
     **dict.fromkeys((0, 1, 2, 3, 19, 20, 21, 23, 32, 33, 37, 44, 61, 75), T),
     **dict.fromkeys((22, 29, 30, 31, 35, 43, 46, 48, 50, 51, 74), C),
-    **dict.fromkeys((18, 60), ErrorCode.NONE),
+    **dict.fromkeys((8, 9, 10, 11, 12, 13, 14, 15, 42, 47, 68, 69), G),
+    **dict.fromkeys((16, 18, 60), ErrorCode.NONE),
 }
 WITHOUT_CODE = {(35, 1)}
 """Answers that have no place for a code."""
@@ -165,8 +217,13 @@ async def guarded() -> AsyncIterator[tuple[Caller, bytes]]:
     async with caller(authorization=True, super_users=("User:root",)) as at:
         made = await create_topic(at.broker.context, HIDDEN, partitions=1, first_offset=0)
         everything = (ResourceType.TOPIC, HIDDEN, PatternType.LITERAL, Operation.ALL, Permission.ALLOW)
-        await allow(at.broker.context, [Acl("User:owner", "*", *everything)])
+        group = (ResourceType.GROUP, *everything[1:])
+        await allow(at.broker.context, [Acl("User:owner", "*", *everything), Acl("User:owner", "*", *group)])
         await at.broker.security.changed()
+        at.broker.cluster.set_own(Node(1, "127.0.0.1", 0))
+        at.broker.groups.start()
+        await at.broker.groups.slots.refresh()
+        await at.broker.positions.commit(HIDDEN, {Log(HIDDEN, 0): Position(7)})
         yield at, UUID(made.record.topic_id).bytes
 
 

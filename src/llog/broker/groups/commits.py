@@ -260,9 +260,14 @@ class CommitQueue:
             if allowed not in (GroupCode.NONE, GroupCode.STALE_MEMBER_EPOCH):
                 request.refuse(allowed)
                 continue
+            judge = request.judge
+            if judge is None:
+                known = topics
+            else:
+                known = {named: judge(topics[named]) for named in {named for named, _ in request.positions}}
             for place, position in request.positions.items():
                 named, partition = place
-                topic = topics[named] if request.judge is None else request.judge(topics[named])
+                topic = known[named]
                 refused = _refused(topic, partition, position)
                 if refused is not None:
                     request.outcomes[place] = refused

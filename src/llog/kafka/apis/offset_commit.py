@@ -18,7 +18,7 @@ Left out: the retention time of versions 2 to 4. Positions expire as the broker 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from functools import cache, partial
+from functools import partial
 from typing import Final
 
 from llog.broker.groups.commits import Named, Outcome
@@ -59,7 +59,7 @@ def handle(call: Call) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]
         instance_id=request.group_instance_id,
         generation=request.generation_id_or_member_epoch,
         version=call.version,
-        judge=None if call.authorizer is None or call.version < TOPIC_IDS_SINCE else cache(partial(judged_by_id, call)),
+        judge=None if call.authorizer is None or call.version < TOPIC_IDS_SINCE else partial(judged_by_id, call),
     )
     return _answered(call, committed, codes)
 
