@@ -22,7 +22,7 @@ import pwd
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 AUDIT_TEXT_CHARS_MAX: Final = 500
 """Of one text in a line; topic names have at most 249."""
@@ -68,7 +68,7 @@ def os_user() -> str:
 
 def write_change(action: str, subject: str, before: Fields, after: Fields, certain: bool) -> None:
     """The line of a committed change, or of one whose outcome the store did not report."""
-    fields = {name: values for name, values in (("before", before), ("after", after)) if values}
+    fields: dict[str, Any] = {name: values for name, values in (("before", before), ("after", after)) if values}
     write_line(action, subject, "done" if certain else "uncertain", **fields)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from llog.testing.kafka_server import java_packages
 from tests.conformance.java import Java
@@ -109,11 +109,11 @@ class _Script:
 
     def _groups(self, protocol: str) -> None:
         group, topic = f"group-{protocol}", "console"
-        consume = ("--topic", topic, "--group", group, "--consumer-property", f"group.protocol={protocol}")
+        consume = ["--topic", topic, "--group", group, "--consumer-property", f"group.protocol={protocol}"]
         if protocol == "classic":
-            consume = (*consume, "--from-beginning")
+            consume.append("--from-beginning")
         else:
-            consume = (*consume, "--consumer-property", "auto.offset.reset=earliest")
+            consume += ["--consumer-property", "auto.offset.reset=earliest"]
         with self.claim(f"{protocol}: kafka-console-consumer reads by a group"):
             shown = self.tool("kafka-console-consumer", *consume, "--max-messages", "20", "--timeout-ms", "20000")
             _equal(_records_of(shown), [f"value {number} ü" for number in range(20)])
@@ -132,8 +132,8 @@ class _Script:
             state = self.tool("kafka-consumer-groups", "--describe", "--state", "--group", group)
             _matches(state, rf"{group}\s.*\bEmpty\s+0")
         with self.claim(f"{protocol}: kafka-consumer-groups resets positions"):
-            about = ("--group", group, "--topic", topic)
-            answer = self.tool("kafka-consumer-groups", "--reset-offsets", *about, "--to-offset", "7", "--execute")
+            place = ("--group", group, "--topic", topic)
+            answer = self.tool("kafka-consumer-groups", "--reset-offsets", *place, "--to-offset", "7", "--execute")
             _matches(answer, rf"{group}\s+{topic}\s+0\s+7\b")
             shown = self.tool("kafka-console-consumer", *consume, "--max-messages", "1", "--timeout-ms", "20000")
             _equal(_records_of(shown), ["value 7 ü"])
@@ -246,7 +246,7 @@ def _records_of(shown: str) -> list[str]:
     return [line for line in shown.splitlines() if line.startswith(("key-", "value "))]
 
 
-def _events(shown: str) -> list[dict[str, object]]:  # type: ignore[explicit-any]
+def _events(shown: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in shown.splitlines() if line.startswith("{")]
 
 

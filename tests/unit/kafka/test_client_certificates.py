@@ -7,6 +7,7 @@ import shutil
 import ssl
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def context_of(files: dict[str, Path], *, certificate: bool) -> ssl.SSLContext:
     return context
 
 
-def settings(files: dict[str, Path], asked: str) -> dict[str, object]:
+def settings(files: dict[str, Path], asked: str) -> dict[str, Any]:
     return {
         "tls_cert_file": files["cert"],
         "tls_key_file": files["key"],

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ FAILED = ErrorCode.SASL_AUTHENTICATION_FAILED
 
 
 @asynccontextmanager
-async def guarded(**overrides: object) -> AsyncIterator[ServedKafka]:
+async def guarded(**overrides: Any) -> AsyncIterator[ServedKafka]:
     """With the user `ada`, whose password is `pencil`."""
     async with serve(kafka_sasl_mechanisms=MECHANISMS, **overrides) as kafka:
         await create_user(kafka.broker.context, "ada", credentials_of("pencil", iterations=4096))

@@ -86,7 +86,7 @@ async def test_every_change_is_seen_by_another_process() -> None:
         lambda: delete_user(own, "ada"),
     ):
         before = len(views)
-        await change()  # type: ignore[no-untyped-call]
+        await change()
         await feed.refresh(whole=False)
         assert len(views) == before + 1
         await feed.refresh(whole=False)

@@ -26,8 +26,8 @@ class Membership:
         """Without `describes`, members may describe every topic."""
         self._writer, self._describes = writer, describes
         self._shown: dict[tuple[str, str, str], frozenset[str]] = {}
-        """By pattern, principal and host: the topics that the pattern stands for, until the next epoch, or until topics or
-        rights change."""
+        """By pattern, principal and host: the topics that the pattern stands for. Resolved again in the next epoch, and
+        when topics or rights change."""
         self.catalogue = catalogue
         self.patterns = Patterns(catalogue)
         self.outbox = Outbox()
