@@ -39,8 +39,8 @@ soak: setup servers ## every count that a release must show, once (some hours on
 check: setup ## lint, types, import arrows, formatting; changes nothing
 	@scripts/check.sh "$(BIN)"
 
-bench: setup servers ## all benchmarks, or ONLY=name; a line each, JSON in build/bench
-	@$(BIN)/python -m tests.benchmarks $(ONLY)
+bench: setup servers ## all benchmarks, or ONLY=name, with the change since the last run; STORE=1 stores them for docs/performance.md
+	@$(BIN)/python -m tests.benchmarks $(if $(filter 1,$(STORE)),--store) $(ONLY)
 
 sim: setup ## the log under simulation: SCENARIO=h05a (a hazard) or log-… (random: SCHEDULES=… SEED=…); all without
 	@$(BIN)/python -m llog.testing.sim --scenario '$(or $(SCENARIO),*)' --schedules $(or $(SCHEDULES),200) $(if $(SEED),--seed $(SEED)) --jobs $(JOBS)
@@ -68,6 +68,7 @@ docs: setup ## write again what is derived from code (.env.example, the referenc
 	@$(BIN)/python -m llog.log.topics.config_page > docs/reference/topic-configs.md
 	@$(BIN)/python -m llog.kafka.page > docs/reference/kafka.md
 	@$(BIN)/python -m llog.loadtest.scenario.page > docs/reference/scenario.md
+	@$(BIN)/python -m tests.benchmarks.measurements page
 
 kafka-schemas: setup ## write the Kafka codec's table and classes again from the kafka-clients package (needs Maven)
 	@$(BIN)/python -m tests.kafka_schemas

@@ -31,7 +31,7 @@ COUNT_COLOURS: Final = """async base64 => {
   const context = canvas.getContext("2d");
   context.drawImage(image, 0, 0);
   const data = new Uint32Array(context.getImageData(0, 0, image.width, image.height).data.buffer), counts = {};
-  for (let n = 0; n < data.length; n += 16) counts[data[n]] = (counts[data[n]] || 0) + 1;
+  for (const pixel of data) counts[pixel & 0xffffff] = (counts[pixel & 0xffffff] || 0) + 1;
   return counts;
 }"""
 
@@ -87,10 +87,15 @@ def open_page(browser: Browser, address: str, *, width: int = 1_280, scheme: Sch
 
 
 def colours(browser: Browser, png: bytes) -> dict[str, int]:
-    """Pixels by colour, of every 16th pixel. The browser decodes its own picture, on a blank page."""
+    """Pixels by colour, as `rgb(…)`. The browser decodes its own picture, on a blank page."""
     context = browser.new_context()
     try:
         counts: dict[str, int] = context.new_page().evaluate(COUNT_COLOURS, base64.b64encode(png).decode())
-        return counts
+        return {_rgb(int(pixel)): count for pixel, count in counts.items()}
     finally:
         context.close()
+
+
+def _rgb(pixel: int) -> str:
+    """As `getComputedStyle` writes it; red is the lowest byte."""
+    return f"rgb({pixel & 255}, {pixel >> 8 & 255}, {pixel >> 16 & 255})"

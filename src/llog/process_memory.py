@@ -2,13 +2,13 @@
 
 A broker allocates and frees some hundred kilobytes per request, a Spark worker megabytes per split. By default the C
 library returns them to the kernel and gets them back page by page, which costs more than parsing a request; and
-Python's collector walks all modules, routes and kernels again and again. Only for our own processes, never for a
-program that embeds a broker. Without glibc's `mallopt`, the first setting does nothing.
+Python's collector walks all modules, routes and kernels again and again; with its default it does so hundreds of times
+while they are imported. Only for our own processes, never for a program that embeds a broker. Without glibc's
+`mallopt`, the first setting does nothing.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 from typing import Final
 
@@ -34,6 +34,8 @@ def keep_freed_memory(
     arenas_max: int | None = None,
 ) -> None:
     """Call before the first large allocation. With one arena, a thread reuses memory that another thread freed."""
+    import ctypes
+
     try:
         set_option = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -44,8 +46,13 @@ def keep_freed_memory(
         set_option(_M_ARENA_MAX, arenas_max)
 
 
+def collect_less_often() -> None:
+    """Call before the first large import."""
+    gc.set_threshold(GC_YOUNG_OBJECTS, *gc.get_threshold()[1:])
+
+
 def freeze_start_up_objects() -> None:
     """Call when everything is started: objects that exist now live as long as the process."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(GC_YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    collect_less_often()

@@ -1,11 +1,15 @@
-"""`python -m tests.benchmarks [--out DIR] [NAME…]`: run the benchmarks; exit 1 when one is short of its bar."""
+"""`python -m tests.benchmarks [--out DIR] [--store] [NAME…]`: run the benchmarks; exit 1 when one is short of its bar.
+
+`DIR/last.json` keeps the last figures of each; `--store` keeps them in `docs/measurements/bench.json` too, from where
+`make docs` writes the tables of docs/performance.md.
+"""
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import pkgutil
-import sys
 from pathlib import Path
 
 import tests.benchmarks
@@ -22,12 +26,13 @@ def register_all() -> None:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks; all if left out")
+    parser.add_argument("--out", type=Path, default=Path("build/bench"))
+    parser.add_argument("--store", action="store_true", help="also replace the committed figures")
+    options = parser.parse_args()
     register_all()
-    arguments = sys.argv[1:]
-    out = Path("build/bench")
-    if arguments[:1] == ["--out"]:
-        out, arguments = Path(arguments[1]), arguments[2:]
-    return 0 if run_all(arguments, out) else 1
+    return 0 if run_all(options.names, options.out, store=options.store) else 1
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-import json
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -21,6 +20,17 @@ from typing import Any
 import uvloop
 
 from llog.testing.servers import ServerUnavailable
+from tests.benchmarks.history import (
+    BENCHES,
+    Origin,
+    Spread,
+    StoredBench,
+    changes_of,
+    note_run,
+    read_benches,
+    store_bench,
+    this_origin,
+)
 
 ROUNDS_MIN = 9
 
@@ -110,6 +120,7 @@ class Result:
     judged: bool = True
     per: str = "s"
     remarks: str = ""
+    higher_is_better: bool = True
 
     def line(self) -> str:
         rate, base = self.ours_rate, self.baseline_rate
@@ -155,7 +166,8 @@ async def run(bench: Benchmark) -> Result:
         assert bench.at_most is not None
         ok, bar = value <= bench.at_most, f"≤ {bench.at_most:g}"
     told = bench.name, ok or not bench.judged, value, bar, bench.against, bench.goal, duel.unit_of_work, ratios
-    return Result(*told, _spread(ours), _spread(baseline), bench.judged, duel.per, remarks)
+    spreads = _spread(ours), _spread(baseline)
+    return Result(*told, *spreads, bench.judged, duel.per, remarks, bench.at_least is not None)
 
 
 async def _timed(side: Side, duel: Duel) -> float:
@@ -176,14 +188,40 @@ def _spread(rates: list[float]) -> dict[str, float]:
     return {"median": statistics.median(rates), "min": min(rates), "max": max(rates)}
 
 
-def run_all(names: list[str], out: Path) -> bool:
-    """Run the named benchmarks (all when empty), print a line each, write JSON; False when one fell short."""
+def stored(result: Result, origin: Origin) -> StoredBench:
+    return StoredBench(
+        name=result.name,
+        value=result.value,
+        low=min(result.ratios),
+        high=max(result.ratios),
+        bar=result.bar,
+        ok=result.ok,
+        judged=result.judged,
+        higher_is_better=result.higher_is_better,
+        against=result.against,
+        goal=result.goal,
+        unit=f"{result.unit_of_work}/{result.per}",
+        ours=Spread(**result.ours_rate),
+        baseline=Spread(**result.baseline_rate),
+        ratios=tuple(result.ratios),
+        remarks=result.remarks,
+        origin=origin,
+    )
+
+
+def run_all(names: list[str], out: Path, committed: Path = BENCHES, *, store: bool = False) -> bool:
+    """Run the named benchmarks (all when empty); False when one fell short.
+
+    Each prints a line, and a line for its change since the committed figures and since the last run in `out`. `out` has
+    the last figures of each (`last.json`) and those of all runs (`runs.jsonl`); with `store` the committed ones are
+    replaced.
+    """
     unknown = [n for n in names if n not in REGISTRY]
     if unknown:
         raise SystemExit(f"no such benchmark: {', '.join(unknown)}; there are: {', '.join(sorted(REGISTRY))}")
-    out.mkdir(parents=True, exist_ok=True)
-    ok = True
+    last, ok = out / "last.json", True
     for name in names or sorted(REGISTRY):
+        origin = this_origin()
         try:
             result = uvloop.run(run(REGISTRY[name]))  # the loop that brokers run on
         except ServerUnavailable as reason:
@@ -191,5 +229,11 @@ def run_all(names: list[str], out: Path) -> bool:
             continue
         ok = ok and result.ok
         print(result.line(), flush=True)
-        (out / f"{name}.json").write_text(json.dumps(vars(result), indent=2) + "\n")
+        now = stored(result, origin)
+        for change in changes_of(now, read_benches(committed), read_benches(last)):
+            print(f"  {change.text()}", flush=True)
+        note_run(out / "runs.jsonl", now)
+        store_bench(last, now)
+        if store:
+            store_bench(committed, now)
     return ok

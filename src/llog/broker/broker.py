@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
@@ -185,7 +184,6 @@ class Broker:
             sleep=asyncio.sleep,
             on_committed=feed(self._cache, appender.committer.known),
             trouble=self.refusal,
-            cpu_ms=process_cpu_ms,
         )
 
     def _own_node(self) -> Node:
@@ -344,10 +342,6 @@ class Broker:
             "fenced": self._fenced.shown(),
         }
         return {**page, **self.beside} | ({"reasons": reasons} if reasons else {})
-
-
-def process_cpu_ms() -> float:
-    return time.process_time_ns() / 1e6
 
 
 def acknowledged_means(settings: Settings) -> str:

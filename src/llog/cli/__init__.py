@@ -11,6 +11,8 @@ import logging
 import os
 import sys
 
+from llog.process_memory import collect_less_often
+
 __all__ = ["main"]
 
 
@@ -20,6 +22,7 @@ def main() -> None:
 
         print(f"llog {__version__}")
         return
+    collect_less_often()
     code = _ExitCode()
     atexit.register(code.end_process)  # the first one registered is the last one called
     try:

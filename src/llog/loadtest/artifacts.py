@@ -93,6 +93,8 @@ class GeneratorHealth(msgspec.Struct, frozen=True):
     """How late its event loop or timer woke at worst."""
     late_requests: int = 0
     """Sent later than due although the client had room for a request in flight."""
+    waited_s: float = 0.0
+    """It could have run, and other processes had the cores."""
 
 
 class ClientSample(msgspec.Struct, frozen=True):

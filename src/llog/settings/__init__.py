@@ -190,8 +190,8 @@ class Settings:
     batch_max_delay_ms: int = setting(
         LOG, kinds.duration(0, 60 * _SECOND_MS),
         "A broker flushes when the oldest buffered record has waited this long.",
-        derive=derive.by_place("wal_url", local=20, remote=500),
-        default_doc="`500ms`, or `20ms` if `LLOG_WAL_URL` is local (a put costs no money there)",
+        derive=derive.by_place("wal_url", local=13, remote=500),
+        default_doc="`500ms`, or `13ms` if `LLOG_WAL_URL` is local (a put costs no money there)",
     )
     batch_max_buffer_bytes: int = setting(
         LOG, kinds.size(MIB, 1024 * GIB),

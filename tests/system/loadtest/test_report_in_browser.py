@@ -24,6 +24,7 @@ SCREENS = [
 ]
 COLOURS_MIN = 10
 """Of smoothed edges of text and lines; a part that is not drawn has one or two."""
+LINE_PIXELS_MIN = 20
 
 
 def _hostile(summary: ClientSummary) -> ClientSummary:
@@ -61,8 +62,12 @@ def test_a_page_shows_on_screens_of_any_width_and_scheme(
         assert watched.console == []
         assert watched.requests == [pages[name].as_uri()], "the page loads something"
         assert watched.overflow_px() <= 0
-        for part in ("header", "#throughput svg.plot"):
-            assert len(watched.colours(part)) >= COLOURS_MIN
+        drawn = watched.colours("#throughput svg.plot")
+        assert len(drawn) >= COLOURS_MIN
+        stroke = watched.page.locator("#throughput svg.plot .line").last.evaluate(
+            "line => getComputedStyle(line).stroke"
+        )
+        assert drawn.get(stroke, 0) >= LINE_PIXELS_MIN, "the line drawn last covers others"
         dark = watched.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 17, 22)"
         assert dark == (scheme == "dark")
 

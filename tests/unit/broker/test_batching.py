@@ -12,14 +12,10 @@ from llog.broker.produce import flush as batching_flush
 from llog.broker.produce.buffer import CallGroup, LogGroups, ProduceCall, Timings
 from llog.broker.produce.flush import (
     BATCH_GATHER_MS,
-    BATCH_MEASURED_FACTOR_MAX,
-    BATCH_MEASURED_FLUSHES,
     BATCH_PAUSE_MS_MAX,
     BATCH_SMALL_BYTES_MAX,
     FlushDue,
-    MeasuredCost,
     Pacing,
-    cost_of,
     pacing_of,
     pause_of,
     plan_flush,
@@ -330,36 +326,6 @@ def test_the_pause_grows_with_the_cost_of_the_last_flush_up_to_a_bound() -> None
     lone, usual, large = (pause_of(local, logs, groups) for logs, groups in ((1, 1), (8, 20), (1_000, 8_000)))
     assert lone < usual < large == BATCH_PAUSE_MS_MAX
     assert pause_of(pacing_of("s3", 500), 1_000, 8_000) == 0
-
-
-def test_the_pause_follows_what_flushes_take_on_this_machine() -> None:
-    cpu_ms = 0.0
-    measured = MeasuredCost(lambda: cpu_ms)
-    usual_ms = cost_of(8, 20)
-    for number in range(200):
-        measured.started(10.0 * number, usual_ms)
-        cpu_ms += 2 * usual_ms
-    assert measured.factor == pytest.approx(2, rel=0.01)
-    local = pacing_of("file", 20)
-    assert pause_of(local, 8, 20, measured.factor) == pytest.approx(2 * pause_of(local, 8, 20), rel=0.01)
-
-
-def test_work_between_flushes_far_apart_is_not_their_cost() -> None:
-    cpu_ms = 0.0
-    measured = MeasuredCost(lambda: cpu_ms)
-    for number in range(50):
-        measured.started(1_000.0 * number, cost_of(1, 1))
-        cpu_ms += 500
-    assert measured.factor == 1
-
-
-def test_a_stall_of_the_process_counts_for_one_flush_with_a_bound() -> None:
-    cpu_ms = 0.0
-    measured = MeasuredCost(lambda: cpu_ms)
-    measured.started(0.0, cost_of(1, 1))
-    cpu_ms += 10_000
-    measured.started(50.0, cost_of(1, 1))
-    assert 1 < measured.factor <= 1 + BATCH_MEASURED_FACTOR_MAX / BATCH_MEASURED_FLUSHES
 
 
 async def test_a_small_call_after_a_flush_waits_and_a_large_one_does_not(

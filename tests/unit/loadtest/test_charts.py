@@ -34,7 +34,7 @@ HOSTILE = """</title><script>alert("1")</script>&' \x00\x1b\u202e"""
 
 def chart(kind: Kind, *lines: list[Point], name: str = "series") -> Chart:
     series = tuple(Series(f"{name} {n}", tuple(line)) for n, line in enumerate(lines))
-    return Chart("demo", "Title", "About it.", kind, "MB/s", series, categories=tuple("abc"))
+    return Chart("demo", "Title", "About it.", kind, "MB/s", series, categories=tuple("abc"), log=True)
 
 
 def parsed(shown: Chart) -> ElementTree.Element:
@@ -197,6 +197,13 @@ def test_axes_are_logarithmic_only_over_wide_positive_ranges() -> None:
     assert not wants_log([-1, 5_000])
     assert not wants_log([0])
     assert not wants_log([])
+
+
+def test_a_chart_is_logarithmic_only_where_it_asks_for_it() -> None:
+    points: list[Point] = [(0, 1.0), (1, 9_000.0)]
+    assert "(logarithmic)" in render_chart(chart("lines", points))
+    assert "(logarithmic)" not in render_chart(chart("stacked", points))
+    assert "(logarithmic)" not in render_chart(Chart("demo", "", "", "lines", "", (Series("a", tuple(points)),)))
 
 
 def test_percentiles_lie_on_a_logarithmic_axis() -> None:

@@ -81,11 +81,15 @@ def test_a_process_that_uses_a_whole_core_limits_the_run() -> None:
     assert limited_by_generator([*busy, *calm]) == "producer-0 used 0.95 of a core"
 
 
+def test_a_process_that_waits_for_a_core_all_the_time_limits_the_run() -> None:
+    starved = sample(generator=GeneratorHealth(6.0, 10.0, 1.0, waited_s=3.5))
+    assert limited_by_generator([starved]) == "producer-0 used 0.60 of a core and waited 0.35 of the time for one"
+
+
 def test_late_requests_limit_the_run_where_they_explain_its_latency() -> None:
-    late = GeneratorHealth(1.0, 10.0, 5.0, late_requests=2)
-    delayed = sample(send_delay=histogram(*[1.0] * 90, *[90.0] * 10), generator=late)
-    assert "2 requests late" in limited_by_generator([delayed])
-    slow_server = sample(send_delay=delayed.send_delay, latency=histogram(*[2_000.0] * 100), generator=late)
+    late = GeneratorHealth(1.0, 10.0, 80.0, late_requests=2)
+    assert "2 requests late" in limited_by_generator([sample(generator=late)])
+    slow_server = sample(latency=histogram(*[2_000.0] * 100), generator=late)
     assert limited_by_generator([slow_server]) == ""
 
 

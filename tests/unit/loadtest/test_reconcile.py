@@ -196,6 +196,12 @@ def test_wrong_records_are_a_warning_and_exit_code_1(tmp_path: Path, kind: str) 
     assert summary.exit_code == 1
 
 
+def test_partitions_that_no_consumer_read_to_their_end_are_a_warning_and_exit_code_1(tmp_path: Path) -> None:
+    summary = summarise(write_run(tmp_path, change_client=client(partitions_unfinished=2)))
+    assert "the end of 2 partitions" in only_warning(summary)
+    assert summary.exit_code == 1
+
+
 def test_records_that_no_producer_got_an_answer_for_are_no_loss(tmp_path: Path) -> None:
     summary = summarise(write_run(tmp_path, change_client=client(loss=Loss(unacknowledged=3))))
     assert (summary.warnings, summary.exit_code) == ((), 0)

@@ -61,6 +61,12 @@ def test_the_forced_sample_at_the_end_makes_no_interval_of_its_own() -> None:
     assert per_s(*listed, sample(20.5, ("a", 1, 405))) == [10, 305 / 10.5]
 
 
+def test_forced_samples_at_changes_of_phase_make_no_short_intervals() -> None:
+    assert Grid.of((-0.3, 4.2, 4.7, 9.7, 14.7, 18.2, 19.7, 20.2), 0).times == (-0.3, 4.2, 9.7, 14.7, 18.2, 20.2)
+    assert Grid.of((5.0,), 0).times == (5.0,)
+    assert Grid.of((), 0).times == ()
+
+
 def test_growth_in_a_stretch_is_the_share_that_falls_into_it() -> None:
     growths = [Growth(0, 10, {"x": 100.0}), Growth(10, 20, {"x": 300.0})]
     assert amounts(growths, 5, 15) == {"x": 200.0}

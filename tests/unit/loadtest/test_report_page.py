@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from llog.errors import RunNotFound
-from llog.loadtest.artifacts import ClientSummary, FaultEvent, SearchStep, Summary
+from llog.loadtest.artifacts import ClientSummary, FaultEvent, GeneratorHealth, SearchStep, Summary
 from llog.loadtest.collect.summarise import summarise
 from llog.loadtest.report import build_report, write_report
 from llog.loadtest.report.model import Report
@@ -283,6 +283,29 @@ def test_lines_before_a_damaged_one_are_shown(tmp_path: Path) -> None:
     report = build_report(run)
     assert len(values(report, "throughput", "acknowledged")) == 2
     assert any("damaged after line 4" in text for text in report.missing)
+
+
+def test_late_answers_beside_an_interval_do_not_change_its_rate(small: RunDirectory) -> None:
+    """Answers to requests of the last phase are written as a sample of their own, over the same time."""
+    before = values(build_report(small), "throughput", "acknowledged")
+    last = [each for each in small.client_samples() if each.kind == "producer"][-1]
+    late = replace(
+        last, phase="warm_up", due_requests=0, requests=0, payload_bytes=0, generator=GeneratorHealth(0.0, 0.0, 0.0)
+    )
+    small.append("client-30s.jsonl", late)
+    report = build_report(small)
+    assert values(report, "throughput", "acknowledged") == before
+    [warm_up] = [mark for mark in report.charts()["throughput"].marks if mark.label == "warm-up"]
+    assert warm_up.end == 5
+
+
+def test_a_short_interval_joins_the_one_before(small: RunDirectory) -> None:
+    before = values(build_report(small), "throughput", "acknowledged")
+    last = [each for each in small.client_samples() if each.kind == "producer"][-1]
+    for end_s in (last.end_s + 0.1, last.end_s):
+        small.append("client-30s.jsonl", replace(last, begin_s=last.end_s, end_s=end_s, payload_bytes=0))
+    check_page(write_report(small))
+    assert len(values(build_report(small), "throughput", "acknowledged")) == len(before)
 
 
 def test_damaged_histograms_are_left_out(tmp_path: Path) -> None:

@@ -54,8 +54,9 @@ class Timings(NamedTuple):
     """From the end of the upload to the outcome, including the wait for earlier flushes."""
 
     def longest(self, other: Timings) -> Timings:
-        if self == other:
-            return self
+        queue_ms, upload_ms, commit_ms = other
+        if queue_ms >= self.queue_ms and upload_ms >= self.upload_ms and commit_ms >= self.commit_ms:
+            return other  # nearly always: the logs of a flush are answered one after the other
         return Timings(*map(max, self, other))
 
 
@@ -204,21 +205,19 @@ class FlushBatch:
         self.urgency = ""
         """The reason to flush without waiting, if any."""
 
-    def has_room(self, member: CallGroup, max_bytes: int) -> bool:
-        if not self.group_count:
-            return True
-        if self.byte_length + member.byte_length > max_bytes or self.group_count >= BATCH_GROUPS_PER_FLUSH_MAX:
+    def add(self, member: CallGroup, max_bytes: int) -> bool:
+        """False: there is no room for the group. An empty batch has room for any."""
+        byte_length, group_count = self.byte_length + member.byte_length, self.group_count
+        if group_count and (byte_length > max_bytes or group_count >= BATCH_GROUPS_PER_FLUSH_MAX):
             return False
-        groups = self.by_log.get(member.log)
-        return groups is None or groups.has_room(member)
-
-    def add(self, member: CallGroup) -> None:
         groups = self.by_log.get(member.log)
         if groups is None:
             groups = self.by_log[member.log] = LogGroups()
+        elif not groups.has_room(member):
+            return False
         groups.add(member)
-        self.byte_length += member.byte_length
-        self.group_count += 1
+        self.byte_length, self.group_count = byte_length, group_count + 1
+        return True
 
     def members(self) -> list[CallGroup]:
         return [member for groups in self.by_log.values() for member in groups.members]
@@ -246,26 +245,28 @@ class FlushBuffer:
         return len(self._batches)
 
     def add(self, member: CallGroup, now_ms: float) -> None:
-        batch = self._batch_for(member, now_ms)
-        batch.add(member)
+        batch = self._join(member, now_ms)
         self._latest[member.log] = batch.number
         if batch.byte_length >= self._max_bytes or batch.group_count >= BATCH_GROUPS_PER_FLUSH_MAX:
             self._full_until = batch.number
 
-    def _batch_for(self, member: CallGroup, now_ms: float) -> FlushBatch:
+    def _join(self, member: CallGroup, now_ms: float) -> FlushBatch:
+        """The batch that the group was added to."""
         if self._batches:
             head = self._batches[0].number
             first = max(head, self._full_until + 1, self._latest.get(member.log, head))
             for position in range(first - head, len(self._batches)):
                 batch = self._batches[position]
-                if batch.has_room(member, self._max_bytes):
+                if batch.add(member, self._max_bytes):
                     return batch
                 if batch.byte_length + member.byte_length > self._max_bytes:
                     # Full for a group of this size, so it waits no longer.
                     self._full_until = batch.number
-        self._batches.append(FlushBatch(self._next_number, now_ms))
+        batch = FlushBatch(self._next_number, now_ms)
+        batch.add(member, self._max_bytes)
+        self._batches.append(batch)
         self._next_number += 1
-        return self._batches[-1]
+        return batch
 
     @property
     def head(self) -> FlushBatch:
@@ -315,9 +316,10 @@ class NewLogs:
         self._joint_lookups: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(BATCH_NEW_LOGS_IN_FLIGHT_MAX)
 
-    def is_known(self, log: Log) -> bool:
-        """Whether the log was met before, which implies a valid name."""
-        return self._known.get(log) is not None
+    def unknown(self, logs: Sequence[Log]) -> list[Log]:
+        """Those that were not met before; the names of all others are valid."""
+        known = self._known.get
+        return [log for log in logs if known(log) is None]
 
     def hold(self, member: CallGroup) -> bool:
         """Keep the group until its log is known; False when the log is known and none of its groups waits here.

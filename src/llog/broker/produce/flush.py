@@ -10,10 +10,9 @@ A pure rule (`plan_flush`) decides when the buffer is flushed:
 Waiting makes blobs larger, and each blob costs a put. Where a put costs money, flushes that are not full start at most
 BATCH_REMOTE_PUTS_PER_SECOND times a second: a single record after a pause goes at once, a steady trickle waits up to a
 quarter of a second. On a local store a put is free, but each flush takes processor time whatever its size: a trickle
-would keep a core busy with hundreds of small flushes a second. So a small flush pauses after the last one until the
-process took no more than BATCH_CORE_FRACTION of a core for it: by what its logs and groups usually cost (`cost_of`),
-corrected by what recent flushes took on this machine (`MeasuredCost`). Larger ones start as soon as the disk is idle.
-`max_delay_ms` overrides the pause.
+would keep a core busy with hundreds of small flushes a second. So a small flush pauses after the last one until that
+one took no more than BATCH_CORE_FRACTION of a core, by what its logs and groups usually cost (`pause_of`). Larger ones
+start as soon as the disk is idle. `max_delay_ms` overrides the pause.
 
 Uploads of flushes overlap, but the commits of one log keep the order of flushes (`CommitOrder`): otherwise the second
 upload might end first, and a producer's records would overtake each other.
@@ -41,19 +40,15 @@ from llog.settings.urls import LOCAL_SCHEMES
 
 # How long an idle broker gathers records before it flushes, so that simultaneous calls share a blob.
 BATCH_GATHER_MS: Final = 1
-# What a small flush usually costs, its requests included: any, each log, each group of a call.
+# What the pause counts for a flush: for any, for each log, for each group of a call with its request. Chosen so that a
+# trickle over 16 logs stays below 0.3 of a core; a log of a full flush costs less (docs/performance.md).
 BATCH_FLUSH_COST_MS: Final = 0.4
-BATCH_LOG_COST_MS: Final = 0.12
-BATCH_GROUP_COST_MS: Final = 0.02
+BATCH_LOG_COST_MS: Final = 0.2
+BATCH_GROUP_COST_MS: Final = 0.03
 # Part of a core that small flushes may take on a local store …
-BATCH_CORE_FRACTION: Final = 0.28
+BATCH_CORE_FRACTION: Final = 0.2
 # … as long as the pause between their starts is not longer than this.
-BATCH_PAUSE_MS_MAX: Final = 24
-# Flushes further apart say nothing about cost: other work of the process comes between them.
-BATCH_MEASURED_APART_MS_MAX: Final = 100
-# The measured cost is a moving average of this many flushes, and at most this many times the usual one.
-BATCH_MEASURED_FLUSHES: Final = 16
-BATCH_MEASURED_FACTOR_MAX: Final = 4.0
+BATCH_PAUSE_MS_MAX: Final = 20
 # From this size on, the bytes of a flush cost more than the flush itself.
 BATCH_SMALL_BYTES_MAX: Final = 512 * KIB
 # Cost target where a put costs money. Four puts a second are about 50 dollars a month at 0.005 dollars per thousand.
@@ -89,38 +84,13 @@ def pacing_of(store_kind: str, max_delay_ms: float) -> Pacing:
     return Pacing(max_delay_ms, interval_ms=1_000 / BATCH_REMOTE_PUTS_PER_SECOND)
 
 
-def cost_of(logs: int, groups: int) -> float:
-    """Milliseconds of processor time that a small flush of so many logs and groups usually takes."""
-    return BATCH_FLUSH_COST_MS + logs * BATCH_LOG_COST_MS + groups * BATCH_GROUP_COST_MS
-
-
-def pause_of(pacing: Pacing, logs: int, groups: int, factor: float = 1.0) -> float:
+def pause_of(pacing: Pacing, logs: int, groups: int) -> float:
     """Milliseconds from the start of a flush of so many logs and groups to the start of the next one, if that is
-    small. `factor`: what flushes take on this machine, as a multiple of the usual."""
+    small."""
     if not pacing.core_fraction:
         return 0.0
-    return min(BATCH_PAUSE_MS_MAX, cost_of(logs, groups) * factor / pacing.core_fraction)
-
-
-class MeasuredCost:
-    """What flushes take on this machine, as a multiple of the usual cost. A slow machine, or one with slow neighbours,
-    takes longer for the same work; a constant would leave it busier than BATCH_CORE_FRACTION."""
-
-    def __init__(self, cpu_ms: Callable[[], float]) -> None:
-        """`cpu_ms` is the processor time of the process so far."""
-        self._cpu_ms = cpu_ms
-        self.factor = 1.0
-        self._last: tuple[float, float, float] | None = None
-        """When the last flush started, the processor time then, and its usual cost."""
-
-    def started(self, now_ms: float, usual_ms: float) -> None:
-        cpu_ms = self._cpu_ms()
-        if self._last is not None:
-            last_ms, last_cpu_ms, last_usual_ms = self._last
-            if now_ms - last_ms <= BATCH_MEASURED_APART_MS_MAX:
-                measured = min((cpu_ms - last_cpu_ms) / last_usual_ms, BATCH_MEASURED_FACTOR_MAX)
-                self.factor += (measured - self.factor) / BATCH_MEASURED_FLUSHES
-        self._last = (now_ms, cpu_ms, usual_ms)
+    cost_ms = BATCH_FLUSH_COST_MS + logs * BATCH_LOG_COST_MS + groups * BATCH_GROUP_COST_MS
+    return min(BATCH_PAUSE_MS_MAX, cost_ms / pacing.core_fraction)
 
 
 class FlushDue(NamedTuple):

@@ -200,17 +200,17 @@ def committed_of(group: EncodedGroup, outcome: AppendOutcome) -> list[CommittedB
     """The new records of the group, one batch per stretch of contiguous offsets. Repeats are left out."""
     if not isinstance(outcome, Appended):
         return []
-    starts = [*accumulate((piece.byte_length for piece in group.pieces), initial=0)]
     batches = []
     for stretch in stretches_of(outcome.pieces):
-        pieces = group.pieces[stretch.first : stretch.last + 1]
-        whole = len(pieces) == len(group.pieces)
-        begin, end = starts[stretch.first], starts[stretch.last + 1]
-        body = group.body if whole else bytes_of(group.body, begin, end - begin)
-        newest_ms = max(_dated(piece, group.max_timestamp_ms).max_timestamp_ms for piece in pieces)
-        offsets = stretch.start_offset, stretch.end_offset
+        pieces, body = group.pieces[stretch.first : stretch.last + 1], group.body
+        if len(pieces) < len(group.pieces):
+            begin = sum([piece.byte_length for piece in group.pieces[: stretch.first]])
+            body = bytes_of(body, begin, sum([piece.byte_length for piece in pieces]))
+        newest_ms = max([_dated(piece, group.max_timestamp_ms).max_timestamp_ms for piece in pieces])
         payload_bytes = sum([piece.payload_bytes for piece in pieces])
         batches.append(
-            CommittedBatch(group.log, *offsets, group.encoding, body, newest_ms, payload_bytes=payload_bytes)
+            CommittedBatch(
+                group.log, stretch.start_offset, stretch.end_offset, group.encoding, body, newest_ms, 0, payload_bytes
+            )
         )
     return batches

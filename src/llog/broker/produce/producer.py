@@ -33,9 +33,7 @@ from llog.broker.produce.flush import (
     CommitOrder,
     Flush,
     FlushEvents,
-    MeasuredCost,
     Pacing,
-    cost_of,
     pacing_of,
     pause_of,
     plan_flush,
@@ -111,10 +109,8 @@ class BatchingProducer:
         on_committed: Callable[[CommittedBatch], None] | None = None,
         pacing: Pacing | None = None,
         trouble: Callable[[], str] = lambda: "",
-        cpu_ms: Callable[[], float] | None = None,
     ) -> None:
-        """`trouble` returns why the stores accept nothing now, or ""; while there is a reason, calls are refused.
-        `cpu_ms` is the processor time of the process; None: flushes cost what they usually do."""
+        """`trouble` returns why the stores accept nothing now, or ""; while there is a reason, calls are refused."""
         wal = appender.context.wal
         if wal is None or max_bytes < 1 or max_delay_ms < 0 or uploads_max < 1:
             reason = "needs a store for blobs, max_bytes ≥ 1, max_delay_ms ≥ 0 and uploads_max ≥ 1"
@@ -132,7 +128,6 @@ class BatchingProducer:
         self._flushes: dict[asyncio.Task[None], Flush] = {}
         self._uploading = 0
         self._last_start_ms = float("-inf")
-        self._measured = None if cpu_ms is None else MeasuredCost(cpu_ms)
         self._pause_ms = 0.0
         """How long a small flush waits after the start of the last one."""
         self._alarm: asyncio.Task[None] | None = None
@@ -189,16 +184,17 @@ class BatchingProducer:
 
     def _check(self, groups: Sequence[EncodedGroup]) -> list[int]:
         """The byte length of each body."""
-        if len(groups) > 1 and len({group.log for group in groups}) != len(groups):
+        logs = [group.log for group in groups]
+        if len(set(logs)) != len(logs):
             raise InvalidArgument("groups", "one log occurs twice in one append")
+        for log in self._new_logs.unknown(logs):
+            # An invalid name would fail the whole flush when its keys are built.
+            check_topic(log.topic)
+            check_partition(log.partition)
         byte_lengths = [group.byte_length for group in groups]
-        for group, byte_length in zip(groups, byte_lengths, strict=True):
-            if not self._new_logs.is_known(group.log):
-                # An invalid name would fail the whole flush when its keys are built.
-                check_topic(group.log.topic)
-                check_partition(group.log.partition)
-            if byte_length > BATCH_GROUP_BYTES_MAX:
-                raise ValueTooLarge(f"group of {group.log}", byte_length, BATCH_GROUP_BYTES_MAX)
+        largest = max(byte_lengths, default=0)
+        if largest > BATCH_GROUP_BYTES_MAX:
+            raise ValueTooLarge(f"group of {logs[byte_lengths.index(largest)]}", largest, BATCH_GROUP_BYTES_MAX)
         return byte_lengths
 
     def _refusal(self, charge: int) -> tuple[type[LogError], str] | None:
@@ -276,11 +272,7 @@ class BatchingProducer:
 
     def _start(self, batch: FlushBatch, reason: str, now_ms: float) -> None:
         self._last_start_ms = now_ms
-        logs, groups, factor = len(batch.by_log), batch.group_count, 1.0
-        if self._measured is not None and self._pacing.core_fraction:
-            self._measured.started(now_ms, cost_of(logs, groups))
-            factor = self._measured.factor
-        self._pause_ms = pause_of(self._pacing, logs, groups, factor)
+        self._pause_ms = pause_of(self._pacing, len(batch.by_log), batch.group_count)
         self._uploading += 1
         turn = self._order.next(batch.by_log)
         flush = Flush(self._appender, batch, turn, reason, self._events)

@@ -46,6 +46,11 @@ class _LogBatches:
     def at(self, position: int) -> CachedBatch | None:
         return self.items[position] if self.first <= position < len(self.items) else None
 
+    def ends_before(self, offset: int) -> bool:
+        """Whether every batch lies below `offset`, as for an append to the log's end."""
+        last = self.items[-1] if self.items else None
+        return last is not None and last.end_offset < offset
+
     def insert(self, item: CachedBatch) -> None:
         position = bisect_left(self.starts, item.start_offset, self.first)
         self.starts.insert(position, item.start_offset)
@@ -120,7 +125,7 @@ class BatchCache:
     def overlapping(self, log: Log, start_offset: int, end_offset: int) -> list[CachedBatch]:
         batches = self._logs.get(log)
         overlapping: list[CachedBatch] = []
-        if batches is None:
+        if batches is None or batches.ends_before(start_offset):
             return overlapping
         position = max(batches.position_of(start_offset), batches.first)
         while (item := batches.at(position)) is not None and item.start_offset <= end_offset:

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, Protocol
 
 from llog.broker.tail.batches import BatchCache
 from llog.broker.tail.cached_batch import CachedBatch
-from llog.formats.buffers import Buffer, total_length
+from llog.formats.buffers import Buffer
 from llog.formats.records.bytes_batch import ENCODING as BYTES_BATCH
 from llog.log.append.known import KnownLogs
 from llog.log.keys import Log
@@ -169,7 +169,7 @@ class TailCache:
         tail = self._tail(batch.log)
         if incarnation is not None and not self._enter_incarnation(batch.log, tail, incarnation, now):
             return
-        if self._has_room(batch) and (batch.encoding != BYTES_BATCH or created_at_ms is not None):
+        if self._batches.bytes_max > 0 and (batch.encoding != BYTES_BATCH or created_at_ms is not None):
             item = CachedBatch(
                 batch.start_offset,
                 batch.end_offset,
@@ -181,7 +181,8 @@ class TailCache:
                 in_place=self._in_place,
                 payload_bytes=batch.payload_bytes,
             )
-            self._keep(batch.log, tail, item)
+            if item.byte_length <= self._batches.bytes_max:
+                self._keep(batch.log, tail, item)
         self._move_end(batch.log, tail, batch.end_offset + 1, now)
 
     def note_end(self, log: Log, next_offset: int) -> None:
@@ -363,9 +364,6 @@ class TailCache:
     def _moved(self, log: Log) -> None:
         if self.on_moved is not None:
             self.on_moved(log)
-
-    def _has_room(self, batch: CommittedAppend) -> bool:
-        return self._batches.bytes_max > 0 and total_length(batch.body) <= self._batches.bytes_max
 
     def _report_size(self) -> None:
         if self._metrics is not None:

@@ -132,7 +132,7 @@ class CachedBatch:
         for view in self._body:
             if isinstance(view, memoryview):
                 buffer: Any = view.obj
-                whole = len(buffer) if isinstance(buffer, bytearray | bytes) else memoryview(buffer).nbytes
+                whole = len(buffer) if type(buffer) is bytearray else memoryview(buffer).nbytes
                 if whole > (length := view.nbytes):
                     frames.append((length, buffer, whole))
         return frames

@@ -145,8 +145,7 @@ class _Waiting:
         done, broker = outcomes.result(), self._call.services.broker
         self._call.timings = done.timings
         _forget_deleted(self._call.services, done)
-        starts = {group.log: broker.log_start_offset(group.log) for group in self._planned.groups}
-        self._set(self._planned.answer(done.outcomes, starts))
+        self._set(self._planned.answer(done.outcomes, broker.log_start_offset))
 
     def _set(self, answer: ProduceResponse) -> None:
         if not self.answer.done():

@@ -7,8 +7,8 @@ order. A partition that the request names twice is refused each time: one of its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from llog.errors import InvalidArgument, LlogError, LogDeleted, LogError, TopicNotFound
 from llog.formats.buffers import Buffer, total_length
@@ -23,8 +23,8 @@ from llog.kafka.codec.messages.produce import (
     TopicProduceResponse,
 )
 from llog.kafka.error_codes import ErrorCode, code_of
-from llog.kafka.produce.judge import RefusedBatch, judge
-from llog.log.append.append import Appended, AppendOutcome, EncodedGroup
+from llog.kafka.produce.judge import AcceptedBatch, RefusedBatch, judge
+from llog.log.append.append import Appended, AppendOutcome
 from llog.log.keys import Log
 from llog.log.topics.known_topics import KnownTopic, KnownTopics
 
@@ -37,13 +37,6 @@ Target = KnownTopic | LlogError
 """A topic of the request, or why it cannot be used."""
 
 
-class _Place(NamedTuple):
-    """A partition that is appended: its record group among the groups of the request."""
-
-    group: int
-    append_time_ms: int
-
-
 _TWICE: Final = RefusedBatch(ErrorCode.INVALID_REQUEST, "the request names this partition twice")
 
 
@@ -52,19 +45,23 @@ class PlannedRequest:
 
     def __init__(self, request: ProduceRequest, version: int, targets: Sequence[Target], now_ms: int) -> None:
         self._request, self._version = request, version
-        self.groups: list[EncodedGroup] = []
-        self._places: list[_Place | RefusedBatch] = self._judged(targets, now_ms)
+        self._places = self._judged(targets, now_ms)
+        self.groups = [place.group for place in self._places if isinstance(place, AcceptedBatch)]
 
-    def _judged(self, targets: Sequence[Target], now_ms: int) -> list[_Place | RefusedBatch]:
+    def _judged(self, targets: Sequence[Target], now_ms: int) -> list[AcceptedBatch | RefusedBatch]:
         """An outcome for each partition, in the order of the request."""
-        places: list[_Place | RefusedBatch | None] = []
+        places: list[AcceptedBatch | RefusedBatch | None] = []
         logs: list[tuple[int, Log, KnownTopic]] = []
         batches: list[tuple[Buffer | None, int]] = []
         for data, topic in zip(self._request.topic_data, targets, strict=True):
+            if not isinstance(topic, KnownTopic):
+                places += [refusal_of(topic, self._version) for _ in data.partition_data]
+                continue
+            name, partition_count, bytes_max = topic.name, topic.partition_count, topic.config.max_message_bytes
             for partition in data.partition_data:
-                if isinstance(topic, KnownTopic) and 0 <= partition.index < topic.partition_count:
-                    logs.append((len(places), Log(topic.name, partition.index), topic))
-                    batches.append((partition.records, topic.config.max_message_bytes))
+                if 0 <= partition.index < partition_count:
+                    logs.append((len(places), Log(name, partition.index), topic))
+                    batches.append((partition.records, bytes_max))
                     places.append(None)
                 else:
                     places.append(refusal_of(topic, self._version))
@@ -73,24 +70,20 @@ class PlannedRequest:
         for (number, log, topic), (records, _), batch in checked:
             if log in twice:
                 places[number] = _TWICE
-                continue
-            judged = judge(log, topic, records, batch, version=self._version, now_ms=now_ms)
-            if isinstance(judged, RefusedBatch):
-                places[number] = judged
             else:
-                places[number] = _Place(len(self.groups), judged.append_time_ms)
-                self.groups.append(judged.group)
+                places[number] = judge(log, topic, records, batch, version=self._version, now_ms=now_ms)
         return [place for place in places if place is not None]
 
-    def answer(self, outcomes: Sequence[AppendOutcome], log_start_offsets: Mapping[Log, int]) -> ProduceResponse:
-        places = iter(self._places)
+    def answer(self, outcomes: Sequence[AppendOutcome], log_start_offset: Callable[[Log], int]) -> ProduceResponse:
+        """`outcomes` are those of the groups, in order; `log_start_offset` is NO_OFFSET where it is not known."""
+        places, decided = iter(self._places), iter(outcomes)
         return ProduceResponse(
             [
                 TopicProduceResponse(
                     data.name,
                     data.topic_id,
                     [
-                        self._partition(partition.index, next(places), outcomes, log_start_offsets)
+                        self._partition(partition.index, next(places), decided, log_start_offset)
                         for partition in data.partition_data
                     ],
                 )
@@ -101,14 +94,13 @@ class PlannedRequest:
     def _partition(
         self,
         index: int,
-        place: _Place | RefusedBatch,
-        outcomes: Sequence[AppendOutcome],
-        log_start_offsets: Mapping[Log, int],
+        place: AcceptedBatch | RefusedBatch,
+        outcomes: Iterator[AppendOutcome],
+        log_start_offset: Callable[[Log], int],
     ) -> PartitionProduceResponse:
         if isinstance(place, RefusedBatch):
             return refused_partition(index, place)
-        outcome, log = outcomes[place.group], self.groups[place.group].log
-        start = log_start_offsets.get(log, NO_OFFSET)
+        outcome, start = next(outcomes), log_start_offset(place.group.log)
         if isinstance(outcome, Appended):
             return PartitionProduceResponse(index, ErrorCode.NONE, outcome.start_offset, place.append_time_ms, start)
         refused = RefusedBatch(code_of_outcome(outcome, self._version), str(outcome))

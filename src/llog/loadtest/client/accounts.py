@@ -8,7 +8,6 @@ lines of `client-30s.jsonl`.
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,6 +21,7 @@ from llog.loadtest.client.ledger import ProducedLedger, runs
 from llog.loadtest.client.schedule import Now, PhaseClock
 from llog.loadtest.client.stamp import Longs, Stamps
 from llog.loadtest.client.streams import Group
+from llog.loadtest.client.usage import Usage, process_usage
 from llog.loadtest.client.wire import Request
 
 
@@ -51,15 +51,15 @@ class Accounts:
         self._remapped: set[tuple[int, int, int, int]] = set()
         self._late = 0
         self._begin_s = now_s()
-        self.measure_cpu(time.process_time)
+        self.measure_usage(process_usage)
 
     @property
     def payload_bytes_acknowledged(self) -> int:
         return self.records_acknowledged * self._record_bytes
 
-    def measure_cpu(self, cpu_s: Callable[[], float]) -> None:
-        """CPU time of what limits the process: the process, or a thread of it."""
-        self._cpu_s, self._begin_cpu_s = cpu_s, cpu_s()
+    def measure_usage(self, usage: Callable[[], Usage]) -> None:
+        """Of what limits the process: the process itself, or a thread of it."""
+        self._usage, self._begin_usage = usage, usage()
 
     # -- what clients report --
 
@@ -145,8 +145,10 @@ class Accounts:
 
     def cut(self, phase: Phase) -> None:
         """`phase` is the one of the time since the last cut; answers may belong to earlier ones."""
-        end_s, cpu_s = self._now_s(), self._cpu_s()
-        health = GeneratorHealth(cpu_s - self._begin_cpu_s, end_s - self._begin_s, self.lag_s_max * 1_000, self._late)
+        end_s, usage = self._now_s(), self._usage()
+        used = usage.since(self._begin_usage)
+        lag_ms = self.lag_s_max * 1_000
+        health = GeneratorHealth(used.cpu_s, end_s - self._begin_s, lag_ms, self._late, used.waited_s)
         samples = [
             self._sample(of, counts, end_s, health if of == phase else GeneratorHealth(0.0, 0.0, 0.0))
             for of, counts in self._counts.items()
@@ -154,7 +156,7 @@ class Accounts:
         ]
         self._append("client-30s.jsonl", samples)
         self._counts = {of: _Counts() for of in self._counts}
-        self._begin_s, self._begin_cpu_s, self.lag_s_max, self._late = end_s, cpu_s, 0.0, 0
+        self._begin_s, self._begin_usage, self.lag_s_max, self._late = end_s, usage, 0.0, 0
 
     def _sample(self, phase: Phase, counts: _Counts, end_s: float, health: GeneratorHealth) -> ClientSample:
         return ClientSample(

@@ -78,13 +78,15 @@ class _Drive:
         if not self._processes and not reads_later:
             raise LoadTestError("the scenario has neither producers nor consumers")
         measured_s = await self._through_phases()
+        drain_at_s = self._now_s()
         if consumers.clients and reads_later:
             if consumers.restart_brokers:
                 await restart_brokers()
             await self._start("consumer", min(consumers.processes, consumers.clients))
             at_s = self._now_s() + AHEAD_S
             await self._order("consumer", Order("begin", at_s), Order("phase", at_s, "measured"))
-        await self._drain_consumers()
+            drain_at_s = at_s + AHEAD_S  # a consumer that drains before it has begun reads nothing
+        await self._drain_consumers(drain_at_s)
         return self._summary(measured_s)
 
     async def end(self) -> None:
@@ -140,10 +142,9 @@ class _Drive:
         if not self._offered_mb_per_s:
             raise LoadTestError(f"no rate was sustained, not even {self._steps[-1].offered_mb_per_s:.3g} MB/s")
 
-    async def _drain_consumers(self) -> None:
+    async def _drain_consumers(self, at_s: float) -> None:
         if not self._of("consumer"):
             return
-        at_s = self._now_s()
         until_s = at_s + self._scenario.consumers.drain_s
         await self._order("consumer", Order("drain", at_s, until_s=until_s))
         await self._wait_ended("consumer", until_s)

@@ -22,6 +22,7 @@ from llog.loadtest.client.client import LATE_S
 from llog.loadtest.client.schedule import NEVER, Now, request_interval_s
 from llog.loadtest.client.stamp import STAMP_BYTES, parse_stamps, stamp_places, write_stamps
 from llog.loadtest.client.streams import StreamPlan
+from llog.loadtest.client.usage import Usage, thread_usage
 from llog.loadtest.client.wire import BINARY, Frame, FramePool, Stream, key_digits, prepared_values
 from llog.loadtest.scenario.model import Records
 
@@ -64,9 +65,9 @@ class LibrdkafkaLoad:
         self._room_since_s = 0.0
         """When a queue of librdkafka was full for the last time."""
         self._failure: BaseException | None = None
-        self._cpu_s = 0.0
+        self._usage = Usage(0.0, 0.0)
         self._thread = threading.Thread(target=self._work, name="librdkafka", daemon=True)
-        accounts.measure_cpu(lambda: self._cpu_s)
+        accounts.measure_usage(lambda: self._usage)
         self._loop: asyncio.AbstractEventLoop
 
     async def open(self) -> None:
@@ -128,7 +129,7 @@ class LibrdkafkaLoad:
             while not self._ending.is_set():
                 self._send_due()
                 self._take_reports(0.0)
-                self._cpu_s = time.thread_time()
+                self._usage = thread_usage()
                 time.sleep(POLL_S)
             while any(map(len, self._producers.values())) and self._now_s() < self._until_s:
                 self._take_reports(POLL_S)

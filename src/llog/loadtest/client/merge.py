@@ -11,8 +11,8 @@ from llog.loadtest.client.histograms import encode, merge, percentiles
 from llog.loadtest.client.ledger import total_loss
 from llog.loadtest.client.orders import ConsumerResult, ProducerResult
 
-CPU_SHARE_MAX: Final = 0.9
-"""Of a core. A process that uses more has no time left to be punctual."""
+BUSY_SHARE_MAX: Final = 0.9
+"""Of the time that a process uses a core or waits for one. With more it has no time left to be punctual."""
 LATE_SHARE_MAX: Final = 0.01
 """Of the requests: more of them decide the p99."""
 LAG_MS_MIN: Final = 20.0
@@ -90,13 +90,15 @@ def _limit_of(process: str, samples: Sequence[ClientSample]) -> str:
     intervals = [sample for sample in samples if sample.generator.interval_s > 0]
     seconds = sum(sample.generator.interval_s for sample in intervals)
     cpu_s = sum(sample.generator.cpu_s for sample in intervals)
+    waited_s = sum(sample.generator.waited_s for sample in intervals)
     late = sum(sample.generator.late_requests for sample in intervals)
     requests = sum(sample.requests for sample in samples)
-    delay_ms = percentiles(merge(sample.send_delay for sample in samples)).p99
+    lag_ms = max((sample.generator.lag_ms_max for sample in intervals), default=0.0)
     lagging = [sample for sample in intervals if _lag_explains(sample)]
-    if cpu_s > CPU_SHARE_MAX * seconds:
-        return f"{process} used {cpu_s / seconds:.2f} of a core"
-    if late > LATE_SHARE_MAX * requests and delay_ms > EXPLAINS_SHARE * latency_of(samples).p99:
+    if cpu_s + waited_s > BUSY_SHARE_MAX * seconds:
+        waited = f" and waited {waited_s / seconds:.2f} of the time for one" if cpu_s < BUSY_SHARE_MAX * seconds else ""
+        return f"{process} used {cpu_s / seconds:.2f} of a core{waited}"
+    if late > LATE_SHARE_MAX * requests and lag_ms > EXPLAINS_SHARE * latency_of(samples).p99:
         return f"{process} sent {late} requests late although a client had room"
     if len(lagging) > max(1, LAGGING_SHARE_MAX * len(intervals)):
         worst_ms = max(sample.generator.lag_ms_max for sample in lagging)

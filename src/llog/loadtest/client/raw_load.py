@@ -17,7 +17,7 @@ from llog.loadtest.client.wire import Outcome, Request, Stream, Wire
 
 OPEN_TOGETHER_MAX: Final = 32
 """Clients that connect at the same time."""
-OPEN_ATTEMPTS: Final = 20
+OPEN_ATTEMPTS: Final = 6
 OPEN_PAUSE_S: Final = 0.5
 
 

@@ -112,6 +112,15 @@ def _losses(client: ClientSummary) -> Iterable[Reconciled]:
         places = ", ".join(sorted(client.losses)[:5])
         warning = f"{count} records {reason}{f'; partitions {places}' if places else ''}"
         yield _row(f"{what} records", 0, count, not count, warning)
+    unread = client.partitions_unfinished
+    yield _row(
+        "partitions not read to their end",
+        0,
+        unread,
+        not unread,
+        f"consumers did not reach the end of {unread} partitions within consumers.drain_s, so records that are missing"
+        " there would not be found",
+    )
 
 
 # -- clients and brokers -----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any, Final
 
 from llog.loadtest.report import buckets
@@ -40,7 +41,7 @@ def blob_bytes(data: RunData) -> Chart:
 
 
 def flush_groups(data: RunData) -> Chart:
-    series = _spread(data, "batching.flush_groups")
+    series = _spread(data, "batching.flush_groups", whole=True)
     about = "Logs that have records in a flush: one upload serves them all."
     return Chart("flush-groups", "Logs per flush", about, "lines", "logs", series, data.marks, missing=NO_PAGES)
 
@@ -122,9 +123,14 @@ def _gauge(data: RunData, path: str, join: Any) -> tuple[Point, ...]:
     return tuple(points)
 
 
-def _spread(data: RunData, path: str, scale: float = 1.0) -> tuple[Series, ...]:
+def _spread(data: RunData, path: str, scale: float = 1.0, *, whole: bool = False) -> tuple[Series, ...]:
+    """`whole`: of counts, which have no fractions."""
     growths = growth_of(data, path)
     lines = {f"p{share * 100:g}": _shares(data, growths, share, scale) for share in (0.5, 0.9, 0.99)}
+    if whole:
+        lines = {
+            name: tuple((x, None if y is None else float(ceil(y))) for x, y in line) for name, line in lines.items()
+        }
     return (Series("mean", _means(data, growths, scale)), *(Series(name, line) for name, line in lines.items()))
 
 

@@ -105,7 +105,9 @@ def _operations(summary: Summary) -> tuple[Table, ...]:
 
 def _totals(identifier: str, title: str, counts: Mapping[str, float]) -> Table:
     """Largest first."""
-    rows = tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    rows = tuple(
+        sorted(((name, count) for name, count in counts.items() if count), key=lambda item: (-item[1], item[0]))
+    )
     return Table(identifier, title, ("operation", "whole run"), rows)
 
 
@@ -135,6 +137,8 @@ def _money(data: RunData) -> Section:
         if data.summary is not None:
             charts.append(machine.cost_comparison(data.summary.money.requests_per_hour, kafka[1]))
     about = "Prices of S3 Standard in us-east-1, whatever the stores of the run are. Machines are not counted."
+    if data.config.scenario.stack.objects == "directory":
+        about += " This run stores in a directory: brokers flush it more often than S3, where they save requests."
     return Section("money", "Money", tuple(charts), tables, about)
 
 
@@ -145,8 +149,10 @@ def _checks(data: RunData) -> Section:
             (each.what, each.expected, each.found, "yes" if each.ok else "no", each.warning)
             for each in data.summary.reconciled
         )
-        columns = ("what", "expected", "found", "equal", "warning")
-        about = "What the clients know, compared with what brokers and stores have counted."
+        columns = ("what", "expected", "found", "agree", "warning")
+        differ = sum(not each.ok for each in data.summary.reconciled)
+        about = "What the clients know, compared with what brokers and stores have counted. "
+        about += f"{differ} of {len(rows)} comparisons differ." if differ else f"All {len(rows)} comparisons agree."
         tables.append(Table("reconciliation", "Reconciliation", columns, rows, about))
     if data.client is not None and data.client.losses:
         losses = sorted(data.client.losses.items())[:EVENTS_MAX]

@@ -8,11 +8,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 from hdrh.codec import HdrCookieException, HdrHistogramSettingsException, HdrLengthException
+from msgspec.structs import replace
 
 from llog.loadtest.artifacts import ClientSample, ClientSummary
 from llog.loadtest.client.histograms import decode
 from llog.loadtest.report.charts import Chart, Series
 from llog.loadtest.report.charts.model import Point
+from llog.loadtest.report.increments import SHORT_SHARE, union
 from llog.loadtest.report.ranking import SERIES_MAX, ranked
 from llog.loadtest.report.run_data import RunData
 
@@ -43,35 +45,48 @@ DAMAGES: Final = (
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """Samples of all processes of a kind that cover about the same time."""
+    """Samples that cover about the same time. A process may have two: late answers to requests of the last phase stand
+    beside those of the present one."""
 
     begin_s: float
     end_s: float
     samples: tuple[ClientSample, ...]
 
+    @property
+    def middle_s(self) -> float:
+        return (self.begin_s + self.end_s) / 2
+
     def per_s(self, amount: Callable[[ClientSample], float]) -> float | None:
         """The rates of the processes, added up."""
-        spans: dict[str, list[float]] = {}
+        totals: dict[str, float] = {}
+        spans: dict[str, list[tuple[float, float]]] = {}
         for sample in self.samples:
-            span = spans.setdefault(sample.process, [0.0, 0.0])
-            span[0] += amount(sample)
-            span[1] += sample.end_s - sample.begin_s
-        if not any(length for _, length in spans.values()):
+            totals[sample.process] = totals.get(sample.process, 0.0) + amount(sample)
+            spans.setdefault(sample.process, []).append((sample.begin_s, sample.end_s))
+        lengths = {process: union(listed) for process, listed in spans.items()}
+        if not any(lengths.values()):
             return None
-        return sum(total / length for total, length in spans.values() if length > 0)
+        return sum(total / lengths[process] for process, total in totals.items() if lengths[process] > 0)
 
 
 def intervals(samples: Iterable[ClientSample]) -> list[Interval]:
-    """A sample joins an interval that holds its middle. Phases do not mix."""
+    """A sample joins an interval that holds its middle; intervals too short for a rate join the one before."""
     groups: list[list[ClientSample]] = []
     for sample in sorted(samples, key=lambda each: (each.begin_s, each.process)):
-        first = groups[-1][0] if groups else None
-        if first is not None and first.phase == sample.phase and (sample.begin_s + sample.end_s) / 2 < first.end_s:
+        if groups and (sample.begin_s + sample.end_s) / 2 < groups[-1][0].end_s:
             groups[-1].append(sample)
         else:
             groups.append([sample])
-    stride = -(-len(groups) // INTERVALS_MAX) or 1
-    merged = [[each for group in groups[n : n + stride] for each in group] for n in range(0, len(groups), stride)]
+    lengths = sorted(group[0].end_s - group[0].begin_s for group in groups)
+    length_min = SHORT_SHARE * lengths[len(lengths) // 2] if lengths else 0.0
+    joined: list[list[ClientSample]] = []
+    for group in groups:
+        if joined and group[0].end_s - group[0].begin_s < length_min:
+            joined[-1] += group
+        else:
+            joined.append(group)
+    stride = -(-len(joined) // INTERVALS_MAX) or 1
+    merged = [[each for group in joined[n : n + stride] for each in group] for n in range(0, len(joined), stride)]
     return [
         Interval(min(each.begin_s for each in group), max(each.end_s for each in group), tuple(group))
         for group in merged
@@ -138,7 +153,7 @@ def latency(data: RunData, field: str) -> Chart:
     listed = intervals(sample for sample in data.clients if sample.kind == kind)
     points: dict[str, list[Point]] = {name: [] for name in (*(f"p{share:g}" for share in OVER_TIME), "max")}
     for interval in listed:
-        x = (interval.begin_s + interval.end_s) / 2 - data.zero_s
+        x = interval.middle_s - data.zero_s
         histogram = _merged(getattr(sample, field) for sample in interval.samples)
         if histogram is None:
             values: list[float | None] = [None] * len(points)
@@ -156,7 +171,9 @@ def latency(data: RunData, field: str) -> Chart:
     series = tuple(Series(name, tuple(line), name == "max", COLOURS.get(name)) for name, line in points.items())
     title = f"{label[0].upper()}{label[1:]} over time"
     identifier = field.replace("_", "-")
-    return Chart(f"{identifier}-over-time", title, about, "lines", "ms", series, data.marks, missing=_none(label))
+    return Chart(
+        f"{identifier}-over-time", title, about, "lines", "ms", series, data.marks, log=True, missing=_none(label)
+    )
 
 
 def hdr(data: RunData) -> Chart:
@@ -172,7 +189,7 @@ def hdr(data: RunData) -> Chart:
             series.append(Series(label, curve(histogram), colour=position))
     about = "Measured phase. A curve ends where less than one value lies above it."
     missing = _none("latency")
-    return Chart("hdr", "Latency by percentile", about, "hdr", "ms", tuple(series), missing=missing)
+    return Chart("hdr", "Latency by percentile", about, "hdr", "ms", tuple(series), log=True, missing=missing)
 
 
 def curve(histogram: Any) -> tuple[Point, ...]:
@@ -183,31 +200,23 @@ def curve(histogram: Any) -> tuple[Point, ...]:
 
 
 def generator_lag(data: RunData) -> Chart:
-    series = _by_process(data.clients, data, lambda sample: sample.generator.lag_ms_max)
+    series = _by_process(data, lambda each: max(sample.generator.lag_ms_max for sample in each.samples))
     about = "How late the timer of a generator process woke at worst. A late generator measures itself."
-    missing = _none("lag")
-    return Chart(
-        "generator-lag", "Generator lag", about + _left_out(data), "lines", "ms", series, data.marks, missing=missing
+    shown = Chart(
+        "generator-lag", "Generator lag", about + _left_out(data), "lines", "ms", series, data.marks, log=True
     )
+    return replace(shown, missing="No generator has reported its lag.")
 
 
 def generator_cpu(data: RunData) -> Chart:
-    def cores(sample: ClientSample) -> float | None:
-        health = sample.generator
-        return health.cpu_s / health.interval_s if health.interval_s > 0 else None
+    def cores(interval: Interval) -> float | None:
+        length_s = sum(sample.generator.interval_s for sample in interval.samples)
+        return sum(sample.generator.cpu_s for sample in interval.samples) / length_s if length_s > 0 else None
 
-    series = _by_process(data.clients, data, cores)
+    series = _by_process(data, cores)
     about = "CPU of each generator process. A process runs on one core: near 1 it limits the load."
-    return Chart(
-        "generator-cpu",
-        "Generator CPU",
-        about + _left_out(data),
-        "lines",
-        "cores",
-        series,
-        data.marks,
-        missing=_none("CPU time"),
-    )
+    shown = Chart("generator-cpu", "Generator CPU", about + _left_out(data), "lines", "cores", series, data.marks)
+    return replace(shown, missing="No generator has reported its CPU time.")
 
 
 def search_steps(client: ClientSummary) -> Chart:
@@ -224,19 +233,17 @@ def search_steps(client: ClientSummary) -> Chart:
 
 
 def _rate(data: RunData, listed: Sequence[Interval], amount: Callable[[ClientSample], float]) -> tuple[Point, ...]:
-    return tuple(((each.begin_s + each.end_s) / 2 - data.zero_s, each.per_s(amount)) for each in listed)
+    return tuple((each.middle_s - data.zero_s, each.per_s(amount)) for each in listed)
 
 
-def _by_process(
-    samples: Sequence[ClientSample], data: RunData, value: Callable[[ClientSample], float | None]
-) -> tuple[Series, ...]:
-    lines: dict[str, list[Point]] = {}
-    for sample in samples:
-        x = (sample.begin_s + sample.end_s) / 2 - data.zero_s
-        lines.setdefault(sample.process, []).append((x, value(sample)))
+def _by_process(data: RunData, value: Callable[[Interval], float | None]) -> tuple[Series, ...]:
+    lines: dict[str, tuple[Point, ...]] = {}
+    for name in {sample.process for sample in data.clients}:
+        listed = intervals(sample for sample in data.clients if sample.process == name)
+        lines[name] = tuple((each.middle_s - data.zero_s, value(each)) for each in listed)
     highest = {name: max((y for _, y in line if y is not None), default=0.0) for name, line in lines.items()}
     names = sorted(lines, key=lambda name: (-highest[name], name))[:SERIES_MAX]
-    return tuple(Series(name, tuple(sorted(lines[name]))) for name in sorted(names))
+    return tuple(Series(name, lines[name]) for name in sorted(names))
 
 
 def _left_out(data: RunData) -> str:
@@ -262,4 +269,4 @@ def _merged(texts: Iterable[str]) -> Any:
 
 
 def _none(what: str) -> str:
-    return f"No client has recorded a {what}." if what != "CPU time" else "No generator has reported its CPU time."
+    return f"No client has recorded a {what}."

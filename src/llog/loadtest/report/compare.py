@@ -153,7 +153,7 @@ def overlay(a: Chart | None, b: Chart | None) -> Chart:
             ]
     kind = "lines" if shown.kind == "stacked" else shown.kind
     missing = "Neither run has values for this chart."
-    return Chart(shown.id, shown.title, about, kind, shown.unit, tuple(series), (), categories, missing)
+    return Chart(shown.id, shown.title, about, kind, shown.unit, tuple(series), (), categories, shown.log, missing)
 
 
 def _placed(points: Sequence[Point], chart: Chart, categories: tuple[str, ...]) -> tuple[Point, ...]:

@@ -29,7 +29,7 @@ def figures_of(data: RunData) -> tuple[Figure, ...]:
     if data.client is not None:
         found += _of_clients(data, data.client)
     if data.summary is not None:
-        found += _of_summary(data.summary)
+        found += _of_summary(data.summary, data.config.scenario.stack.objects)
     return tuple(found)
 
 
@@ -76,14 +76,15 @@ def _spread(prefix: str, label: str, found: Percentiles, headline: bool = False)
     yield Figure(f"{prefix}-mean", f"{label} mean", found.mean, "ms", better)
 
 
-def _of_summary(summary: Summary) -> Iterator[Figure]:
+def _of_summary(summary: Summary, objects: str) -> Iterator[Figure]:
     for kind, label in (("broker", "Broker CPU"), ("compactor", "Compactor CPU"), ("server", "Store CPU")):
         costs = [cost for cost in summary.costs if cost.kind == kind]
         if costs:
             total = sum(cost.cpu_s_per_gb for cost in costs)
             yield Figure(f"cpu-{kind}", label, total, "CPU-s/GB", "lower", kind == "broker", _count(len(costs)))
     money = summary.money
-    yield Figure("dollars-per-hour", "S3 requests", money.requests_per_hour, "$/h", "lower", True)
+    note = "of a directory, which is flushed more often than S3" if objects == "directory" else ""
+    yield Figure("dollars-per-hour", "S3 requests", money.requests_per_hour, "$/h", "lower", True, note)
     yield Figure("dollars-per-gb", "S3 requests per GB", money.per_gb, "$/GB", "lower")
     yield Figure("storage", "S3 storage", money.storage_per_month, "$/month", "lower")
     kafka = money.kafka_cross_zone_per_hour
@@ -96,7 +97,8 @@ def _count(processes: int) -> str:
 
 def kafka_table(inputs: Mapping[str, float], dollars_per_hour: float) -> Table:
     """The cost of the same load on Kafka replicated across zones, with its inputs."""
-    rows = tuple((KAFKA_INPUTS.get(name, name.replace("_", " ")), value) for name, value in inputs.items())
+    ordered = {name: inputs[name] for name in (*KAFKA_INPUTS, *inputs) if name in inputs}
+    rows = tuple((KAFKA_INPUTS.get(name, name.replace("_", " ")), value) for name, value in ordered.items())
     about = "Only transfer between zones; brokers and disks of Kafka would come on top. Network prices of us-east-1."
     result = ("dollars per hour for transfer between zones", dollars_per_hour)
     return Table("kafka-inputs", "The same load on Kafka across zones", ("input", "value"), (*rows, result), about)

@@ -23,8 +23,8 @@ Values = Mapping[str, float]
 
 COVERED_SHARE_MIN: Final = 0.5
 """A rate is shown where readings cover this share of the interval."""
-SHORT_SHARE: Final = 0.5
-"""The last interval joins the one before if it is shorter than this share of it."""
+SHORT_SHARE: Final = 0.25
+"""Intervals shorter than this share of the median are joined."""
 SAME_LIFE_S: Final = 0.5
 """Start times of one life differ less."""
 STARTS: Final = ("process.start_time_seconds", "broker.started_at_seconds", "compactor.started_at_seconds")
@@ -53,10 +53,17 @@ class Grid(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, times: Iterable[float], zero_s: float) -> Grid:
-        """Without the short interval that the forced sample at the end makes: over it, a rate is mostly noise."""
-        kept = sorted(set(times))
-        if len(kept) > 2 and kept[-1] - kept[-2] < SHORT_SHARE * (kept[-2] - kept[-3]):
-            del kept[-2]
+        """Without the short intervals that forced samples make, at changes of phase and at the end: over them, a rate
+        is mostly noise."""
+        listed = sorted(set(times))
+        lengths = sorted(after - before for before, after in pairwise(listed))
+        length_min = SHORT_SHARE * lengths[len(lengths) // 2] if lengths else 0.0
+        kept = listed[:1]
+        for at_s in listed[1:]:
+            if at_s - kept[-1] >= length_min:
+                kept.append(at_s)
+        if len(kept) > 1:
+            kept[-1] = listed[-1]
         return cls(tuple(kept), zero_s)
 
     def intervals(self) -> Iterator[tuple[float, float]]:
@@ -154,12 +161,12 @@ def _spread(found: Iterable[Growth], times: Sequence[float]) -> list[dict[str, f
                 totals[at][name] = totals[at].get(name, 0.0) + amount * share
     lengths = (end - begin for begin, end in pairwise(times))
     return [
-        total if length > 0 and _union(spans) >= COVERED_SHARE_MIN * length else None
+        total if length > 0 and union(spans) >= COVERED_SHARE_MIN * length else None
         for total, spans, length in zip(totals, covered, lengths, strict=True)
     ]
 
 
-def _union(spans: list[tuple[float, float]]) -> float:
+def union(spans: Iterable[tuple[float, float]]) -> float:
     """Length that spans cover together."""
     covered, reached = 0.0, -inf
     for begin, end in sorted(spans):

@@ -48,7 +48,7 @@ section>p{margin:-.3rem 0 .8rem;color:var(--quiet);max-width:80ch}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1rem}
 .card{background:var(--card);border:1px solid var(--grid);border-radius:12px;padding:1rem 1.1rem;min-width:0}
 .card+.card{margin:0}
-.tables{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1rem;margin-top:1rem}
+.tables{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1rem;margin-top:1rem;align-items:start}
 .tables>.span{grid-column:1/-1}
 .tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(11.4rem,1fr));gap:.8rem;margin:0}
 .tile{background:var(--card);border:1px solid var(--grid);border-radius:12px;padding:.75rem .9rem;min-width:0}
@@ -74,7 +74,7 @@ section>p{margin:-.3rem 0 .8rem;color:var(--quiet);max-width:80ch}
 .wide td.n,.wide th.n{text-align:right}
 .wide th:first-child,.wide td:first-child{padding-left:0}
 .wide thead th{color:var(--quiet);font-weight:600;white-space:nowrap}
-.wide td.t{overflow-wrap:anywhere;min-width:6rem}
+.wide td.t{overflow-wrap:break-word;min-width:6rem}
 :focus-visible{outline:2px solid var(--accent);outline-offset:2px}
 footer{color:var(--quiet);font-size:.82rem;margin-top:2.5rem}
 @media screen and (max-width:620px){.inner{padding-left:1rem;padding-right:1rem}.card{padding:.8rem}

@@ -58,8 +58,9 @@ class RunData(msgspec.Struct, frozen=True):
         return Grid.of((sample.at_s for sample in self.metrics), self.zero_s)
 
     def stretch(self, phase: str) -> tuple[float, float] | None:
-        """Unix times of the first begin and the last end of a phase."""
-        listed = [sample for sample in self.clients if sample.phase == phase]
+        """Unix times of the first begin and the last end of a phase. Late answers to requests of the phase do not
+        lengthen it."""
+        listed = [s for s in self.clients if s.phase == phase and (s.requests or s.generator.interval_s)]
         if not listed:
             return None
         return min(sample.begin_s for sample in listed), max(sample.end_s for sample in listed)

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from llog.errors import AppendNotCommitted, InvalidArgument, LogDeleted, LogError, StoreError
 from llog.formats.buffers import Buffer, total_length
@@ -39,8 +40,7 @@ from llog.log.topics.create import CREATED_AGAIN, Expected
 LOG_UPLOADS_MAX: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedGroup:
+class EncodedGroup(msgspec.Struct, frozen=True):
     """The records of one log, encoded and ready to upload. Without `pieces` it is one piece, with the claim in
     `producers` if there is one."""
 
@@ -57,7 +57,7 @@ class EncodedGroup:
             raise InvalidArgument("producers", "the claims of a group of several pieces belong to its pieces")
         if not self.pieces:
             claim = self.producers[0] if self.producers else None
-            object.__setattr__(self, "pieces", (Piece(self.msg_count, total_length(self.body), claim),))
+            msgspec.structs.force_setattr(self, "pieces", (Piece(self.msg_count, total_length(self.body), claim),))
         check_pieces(self.msg_count, self.encoding, self.body, self.pieces)
 
     @property
@@ -166,6 +166,10 @@ class _Delivery:
 
     def outcome(self, keys: Keys) -> AppendOutcome | None:
         """None while pieces remain."""
+        only = self._outcomes[0]
+        if len(self._outcomes) == 1 and isinstance(only, Landed):  # the usual case
+            key = keys.index_entry(self.log, only.end_offset).path
+            return Appended(self.log, only.start_offset, only.end_offset, key, self.wal_uri, (only,))
         pieces = tuple(outcome for outcome in self._outcomes if outcome is not None)
         if len(pieces) < len(self._outcomes):
             return None

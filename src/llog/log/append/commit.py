@@ -52,6 +52,8 @@ class _ControlWrite(NamedTuple):
 
     attempt: CommitAttempt
     made: Reserved
+    control: ControlRecord
+    """The record that it writes."""
     version: int
     group: list[Put]
 
@@ -233,11 +235,11 @@ class Committer:
         if self._atomic:
             entry = encode_value(index_entry_of(made.pending))
             group.append(Put(keys.index_entry(attempt.log, made.pending.end_offset), entry, ABSENT))
-        return _ControlWrite(attempt, made, version, group)
+        return _ControlWrite(attempt, made, control, version, group)
 
     def _committed(self, write: _ControlWrite, version: int) -> tuple[Log, Pending]:
         attempt, made = write.attempt, write.made
-        attempt.known.update(cleared(made.control) if self._atomic else made.control, version)
+        attempt.known.update(write.control, version)
         attempt.known.producers.add(made.pending)
         attempt.known.fairness.won(self._context.now_ms())
         attempt.decide(made.verdicts)

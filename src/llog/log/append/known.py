@@ -283,7 +283,8 @@ class CommitAttempt:
         for number, outcome in outcomes:
             self.outcomes[number] = outcome
             self.progressed = True
-        self.slice = self.slice._replace(pieces=tuple(p for p in self.slice.pieces if self.outcomes[p.number] is None))
+        left = tuple([piece for piece in self.slice.pieces if self.outcomes[piece.number] is None])
+        self.slice = self.slice._replace(pieces=left)
 
     def fail(self, error: LogError) -> None:
         """Give every open piece this error."""

@@ -9,7 +9,6 @@ alone (whole batches), and only adjacent pieces are committed together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Final, NamedTuple
 
 from llog.errors import InvalidArgument, LogError
@@ -105,18 +104,12 @@ def _speaks_for(claim: ProducerClaim, msg_count: int) -> bool:
 
 def place(pieces: Sequence[Piece], *, byte_offset: int, max_timestamp_ms: int) -> tuple[PlacedPiece, ...]:
     """The byte ranges of a group's pieces when its body starts at `byte_offset` of an object."""
-    starts = accumulate((piece.byte_length for piece in pieces), initial=byte_offset)
-    return tuple(
-        PlacedPiece(
-            number,
-            start,
-            piece.byte_length,
-            piece.msg_count,
-            piece.claim,
-            max_timestamp_ms if piece.max_timestamp_ms == NO_TIMESTAMP else piece.max_timestamp_ms,
-        )
-        for number, (piece, start) in enumerate(zip(pieces, starts, strict=False))
-    )
+    placed: list[PlacedPiece] = []
+    for number, (msg_count, byte_length, claim, own_timestamp_ms, _, _) in enumerate(pieces):
+        newest_ms = max_timestamp_ms if own_timestamp_ms == NO_TIMESTAMP else own_timestamp_ms
+        placed.append(PlacedPiece(number, byte_offset, byte_length, msg_count, claim, newest_ms))
+        byte_offset += byte_length
+    return tuple(placed)
 
 
 def bytes_of(body: Sequence[Buffer], byte_offset: int, byte_length: int) -> list[Buffer]:

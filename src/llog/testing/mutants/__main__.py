@@ -7,22 +7,29 @@ error, is a mistake in the mutant or the script and counts as a failure.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
+from functools import cache
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+from tempfile import NamedTemporaryFile
 from typing import Final, NamedTuple
+from unittest import mock
 
 from llog.testing.mutants import MUTANTS, NOT_COVERED, Mutant
+from llog.testing.mutants.child import play
 
 # Mutants of the protocol that are judged at the same time, and how long one may take.
 MUTANTS_AT_ONCE: Final = 2
 MUTANT_SECONDS_MAX: Final = 180
 
+PRELOAD: Final = "llog.testing.mutants.preload"
 PROGRAM = "python -m llog.testing.mutants"
 
 
@@ -44,21 +51,26 @@ def judge(mutant: Mutant, code: int, output: str) -> MutantResult:
 
 
 def run(mutant: Mutant) -> MutantResult:
-    command = [sys.executable, "-m", "llog.testing.mutants.child", mutant.name]
-    environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=MUTANT_SECONDS_MAX,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return MutantResult(mutant, False, f"NOT JUDGED: no end after {MUTANT_SECONDS_MAX} s")
-    return judge(mutant, done.returncode, done.stdout)
+    with NamedTemporaryFile("r", prefix="llog-mutant-") as output:
+        process = _processes().Process(target=play, args=(mutant.name, output.name))
+        process.start()
+        process.join(MUTANT_SECONDS_MAX)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+            return MutantResult(mutant, False, f"NOT JUDGED: no end after {MUTANT_SECONDS_MAX} s")
+        return judge(mutant, process.exitcode, output.read())
+
+
+@cache
+def _processes() -> ForkServerContext:
+    """Processes forked from one that has loaded what all mutants share; none of them comes from this process, which may
+    have loaded what a mutant changes. Their hashes are pinned, as in `llog.testing.sim`."""
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([PRELOAD])
+    with mock.patch.dict(os.environ, {"PYTHONHASHSEED": "0"}):
+        forkserver.ensure_running()
+    return processes
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,8 +1,9 @@
-"""`python -m llog.testing.mutants.child NAME`: the row's scenario, in a process that runs the mutant."""
+"""The row's scenario, in a process that runs the mutant."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -51,18 +52,19 @@ def install(mutant: Mutant) -> None:
     sys.meta_path.insert(0, _MutatingFinder(mutant))
 
 
-def main(name: str) -> int:
+def play(name: str, output: str) -> None:
+    """Play the scenario of the mutant's row in this process, write to the file `output`, and exit with the result."""
+    file = os.open(output, os.O_WRONLY | os.O_APPEND)
+    os.dup2(file, sys.stdout.fileno())
+    os.dup2(file, sys.stderr.fileno())
     [mutant] = [mutant for mutant in MUTANTS if mutant.name == name]
     try:
         install(mutant)
         # Only now: this imports what the mutant changes.
         from llog.testing.sim.__main__ import main as simulate
 
-        return simulate(["--load", "llog.testing.hazards", "--scenario", mutant.row])
+        code = simulate(["--load", "llog.testing.hazards", "--scenario", mutant.row])
     except MutantOutOfDate as error:
         print(f"mutants: {error}")
-        return OUT_OF_DATE
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1]))
+        code = OUT_OF_DATE
+    sys.exit(code)

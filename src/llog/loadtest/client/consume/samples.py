@@ -8,6 +8,7 @@ from typing import Final
 
 from llog.loadtest.artifacts import ClientSample, GeneratorHealth, Phase
 from llog.loadtest.client.consume.tally import Tally
+from llog.loadtest.client.usage import process_usage
 
 TICK_S: Final = 0.05
 
@@ -34,11 +35,12 @@ class Sampler:
     def __init__(self, process: str, tally: Tally, lag: Lag) -> None:
         self._process, self._tally, self._lag = process, tally, lag
         self._begin_s = tally.now_s()
-        self._cpu_s = time.process_time()
+        self._usage = process_usage()
         self._requests = self._records = self._payload_bytes = 0
 
     def take(self, phase: Phase) -> ClientSample:
-        tally, end_s, cpu_s = self._tally, self._tally.now_s(), time.process_time()
+        tally, end_s, usage = self._tally, self._tally.now_s(), process_usage()
+        used, interval_s = usage.since(self._usage), end_s - self._begin_s
         requests = tally.requests - self._requests
         sample = ClientSample(
             process=self._process,
@@ -53,9 +55,9 @@ class Sampler:
             payload_bytes=tally.payload_bytes - self._payload_bytes,
             latency=tally.latency.take(),
             end_to_end=tally.end_to_end.take(),
-            generator=GeneratorHealth(cpu_s - self._cpu_s, end_s - self._begin_s, self._lag.take_ms()),
+            generator=GeneratorHealth(used.cpu_s, interval_s, self._lag.take_ms(), waited_s=used.waited_s),
         )
         tally.retried.clear()
-        self._begin_s, self._cpu_s = end_s, cpu_s
+        self._begin_s, self._usage = end_s, usage
         self._requests, self._records, self._payload_bytes = tally.requests, tally.records, tally.payload_bytes
         return sample

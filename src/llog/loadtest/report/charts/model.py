@@ -51,6 +51,8 @@ class Chart(msgspec.Struct, frozen=True):
     series: tuple[Series, ...] = ()
     marks: tuple[Mark, ...] = ()
     categories: tuple[str, ...] = ()
+    log: bool = False
+    """The axis of values is logarithmic where they spread far. A line on such an axis shows ratios."""
     missing: str = ""
     """Why there is nothing to draw."""
 

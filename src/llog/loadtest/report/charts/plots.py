@@ -61,10 +61,10 @@ def plot(chart: Chart) -> Markup:
     ground = _phases(chart, across, low, high)
     if chart.kind == "stacked":
         layers = _stack(chart)
-        up, grid = _value_axis([top for layer in layers for _, _, top in layer], chart.unit, allow_log=False)
+        up, grid = _value_axis([top for layer in layers for _, _, top in layer], chart.unit)
         drawn = [_area(layer, across, up, hue(chart.series[n], n)) for n, layer in enumerate(layers)]
     else:
-        up, grid = _value_axis([y for points in lists for _, y in points if y is not None], chart.unit)
+        up, grid = _value_axis([y for points in lists for _, y in points if y is not None], chart.unit, chart.log)
         drawn = [_line(lists[n], across, up, series, n) for n, series in enumerate(chart.series)]
     return join(
         ground, grid, *drawn, _time_axis(low, high, across), _events(chart, across, low, high), _hover(chart, across)
@@ -86,8 +86,8 @@ def _time_range(chart: Chart, lists: Sequence[Sequence[Point]]) -> tuple[float, 
     return (low, high) if high > low else (low - 1, high + 1)
 
 
-def _value_axis(values: Sequence[float], unit: str, *, allow_log: bool = True) -> tuple[Scale, Markup]:
-    is_log = allow_log and wants_log(values)
+def _value_axis(values: Sequence[float], unit: str, log: bool = False) -> tuple[Scale, Markup]:
+    is_log = log and wants_log(values)
     if is_log:
         positions = log_ticks(min(value for value in values if value > 0), max(values))
         scale = logarithmic(positions[0], positions[-1], BOTTOM, TOP)
@@ -216,7 +216,7 @@ def _percentiles(chart: Chart) -> Markup:
     def across(percentile: float) -> float:
         return scale(_nines(percentile))
 
-    up, grid = _value_axis([y for points in lists for _, y in points if y is not None], chart.unit)
+    up, grid = _value_axis([y for points in lists for _, y in points if y is not None], chart.unit, chart.log)
     axis = [element("line", class_="axis", x1=LEFT, x2=RIGHT, y1=BOTTOM, y2=BOTTOM)]
     for x in shown:
         axis.append(element("line", class_="grid", x1=across(x), x2=across(x), y1=TOP, y2=BOTTOM))
