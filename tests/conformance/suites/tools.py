@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from llog.testing.kafka_server import java_packages
 from tests.conformance.java import Java
@@ -109,7 +109,14 @@ class _Script:
 
     def _groups(self, protocol: str) -> None:
         group, topic = f"group-{protocol}", "console"
-        consume = ("--topic", topic, "--group", group, "--consumer-property", f"group.protocol={protocol}")
+        consume: tuple[str, ...] = (
+            "--topic",
+            topic,
+            "--group",
+            group,
+            "--consumer-property",
+            f"group.protocol={protocol}",
+        )
         if protocol == "classic":
             consume = (*consume, "--from-beginning")
         else:
@@ -138,9 +145,9 @@ class _Script:
             shown = self.tool("kafka-console-consumer", *consume, "--max-messages", "1", "--timeout-ms", "20000")
             _equal(_records_of(shown), ["value 7 ü"])
         with self.claim(f"{protocol}: kafka-consumer-groups shifts and moves positions by time"):
-            about = ("--reset-offsets", "--group", group, "--topic", topic, "--execute")
-            _matches(self.tool("kafka-consumer-groups", *about, "--shift-by", "2"), rf"{topic}\s+0\s+10\b")
-            moved = self.tool("kafka-consumer-groups", *about, "--to-datetime", "2020-01-01T00:00:00.000")
+            move = ("--reset-offsets", "--group", group, "--topic", topic, "--execute")
+            _matches(self.tool("kafka-consumer-groups", *move, "--shift-by", "2"), rf"{topic}\s+0\s+10\b")
+            moved = self.tool("kafka-consumer-groups", *move, "--to-datetime", "2020-01-01T00:00:00.000")
             _matches(moved, rf"{topic}\s+0\s+0\b")
         with self.claim(f"{protocol}: kafka-consumer-groups deletes positions"):
             answer = self.tool("kafka-consumer-groups", "--delete-offsets", "--group", group, "--topic", topic)
@@ -246,7 +253,7 @@ def _records_of(shown: str) -> list[str]:
     return [line for line in shown.splitlines() if line.startswith(("key-", "value "))]
 
 
-def _events(shown: str) -> list[dict[str, object]]:  # type: ignore[explicit-any]
+def _events(shown: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in shown.splitlines() if line.startswith("{")]
 
 
