@@ -26,6 +26,7 @@ from tests.conformance.suites import SUITES
 ROOT: Final = Path(__file__).parents[2]
 EXPECTED: Final = Path(__file__).with_name("expected.toml")
 LOGS: Final = ROOT / "build/conformance"
+RUN: Final = "results.json"
 
 
 def main() -> int:
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(names)}; all without")
     parser.add_argument("--broker", default=LLOG, help="llog (started), kafka (Apache Kafka, started) or an address")
     parser.add_argument("--reference", dest="broker", action="store_const", const=KAFKA, help="as --broker kafka")
+    parser.add_argument("--last", action="store_true", help="judge the results of the last run again; run nothing")
     parser.add_argument("--store", action="store_true", help="keep the results in docs/measurements/conformance.json")
     parser.add_argument("--tests", default="*", help="a pattern of tests (librdkafka: numbers; kafka-python: as -k)")
     arguments = parser.parse_args()
@@ -43,41 +45,54 @@ def main() -> int:
     if arguments.store and (arguments.broker not in (LLOG, KAFKA) or arguments.tests != "*"):
         parser.error("only results of whole suites, of llog and of Apache Kafka, are kept")
     chosen = [suite for suite in SUITES if not arguments.suites or suite.name in arguments.suites]
-    agree = [_judge(suite, arguments.broker, arguments.tests, store=arguments.store) for suite in chosen]
+    agree = [
+        _judge(suite, arguments.broker, arguments.tests, last=arguments.last, store=arguments.store) for suite in chosen
+    ]
     return 0 if all(agree) else 1
 
 
-def _judge(suite: Suite, which: str, tests: str, *, store: bool) -> bool:
+class Run(msgspec.Struct, frozen=True):
+    """What is kept of the last run of a suite, as results.json beside its logs."""
+
+    seconds: float
+    results: tuple[Result, ...]
+
+
+def _judge(suite: Suite, which: str, tests: str, *, last: bool, store: bool) -> bool:
     """Whether the results are the expected ones."""
-    expected = read_expected(EXPECTED).get(suite.name, Expected())
-    known = expected.kafka if which == KAFKA else expected.llog
-    began = time.monotonic()
+    directory = LOGS / which.replace(":", "-") / suite.name
     try:
-        results = _run(suite, which, tests)
+        run = _last_run(directory) if last else _run(suite, which, tests, directory)
     except ServerUnavailable as reason:
         print(f"{suite.name}: skipped: {reason}", flush=True)
         if store:
             _store(suite, which, Judgement(missing=str(reason)))
         return True
-    seconds = round(time.monotonic() - began, 1)
-    comparison = compare(results, known)
-    judgement = Judgement(count(results, Outcome.PASSED), count(results, Outcome.SKIPPED), comparison.failures, seconds)
+    expected = read_expected(EXPECTED).get(suite.name, Expected())
+    comparison = compare(run.results, expected.kafka if which == KAFKA else expected.llog)
     if tests != "*":  # a part of the suite says nothing about the tests that did not run
         comparison = msgspec.structs.replace(comparison, outdated=())
+    passes, skips = count(run.results, Outcome.PASSED), count(run.results, Outcome.SKIPPED)
+    judgement = Judgement(passes, skips, comparison.failures, run.seconds)
     _report(suite, judgement, comparison)
     if store:
         _store(suite, which, judgement)
     return comparison.agrees
 
 
-def _run(suite: Suite, which: str, tests: str) -> list[Result]:
-    directory = LOGS / which.replace(":", "-") / suite.name
+def _run(suite: Suite, which: str, tests: str, directory: Path) -> Run:
     shutil.rmtree(directory, ignore_errors=True)
     (directory / "suite").mkdir(parents=True)
+    began = time.monotonic()
     with broker(which, suite, directory) as address:
-        results = list(suite.run(Target(address, directory / "suite", tests)))
-    (directory / "results.json").write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1))
-    return results
+        results = tuple(suite.run(Target(address, directory / "suite", tests)))
+    run = Run(round(time.monotonic() - began, 1), results)
+    (directory / RUN).write_bytes(msgspec.json.format(msgspec.json.encode(run), indent=1))
+    return run
+
+
+def _last_run(directory: Path) -> Run:
+    return msgspec.json.decode((directory / RUN).read_bytes(), type=Run)
 
 
 def _report(suite: Suite, judgement: Judgement, comparison: Comparison) -> None:

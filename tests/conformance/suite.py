@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.conformance.outcome import Outcome, Result, failed, passed
+from tests.conformance.outcome import Result, failed, passed
 
 
 class Target(NamedTuple):
@@ -48,9 +48,6 @@ class Claims:
             self.results.append(failed(name, f"{type(error).__name__}: {error}"))
         else:
             self.results.append(passed(name))
-
-    def holds(self, name: str) -> bool:
-        return any(result.name == name and result.outcome is Outcome.PASSED for result in self.results)
 
 
 def until(what: str, ready: Callable[[], bool], seconds: float, pause_seconds: float = 0.2) -> None:

@@ -52,7 +52,7 @@ def call(
 ) -> str:
     """Standard output of a package manager or a compiler."""
     program = str(command[0])
-    if shutil.which(program, path=None) is None and not Path(directory, program).exists():
+    if shutil.which(program) is None and not Path(directory, program).exists():
         raise ServerUnavailable(f"{program} is not installed")
     parts = [str(part) for part in command]
     try:

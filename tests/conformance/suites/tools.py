@@ -109,11 +109,18 @@ class _Script:
 
     def _groups(self, protocol: str) -> None:
         group, topic = f"group-{protocol}", "console"
-        consume = ["--topic", topic, "--group", group, "--consumer-property", f"group.protocol={protocol}"]
+        consume: tuple[str, ...] = (
+            "--topic",
+            topic,
+            "--group",
+            group,
+            "--consumer-property",
+            f"group.protocol={protocol}",
+        )
         if protocol == "classic":
-            consume.append("--from-beginning")
+            consume = (*consume, "--from-beginning")
         else:
-            consume += ["--consumer-property", "auto.offset.reset=earliest"]
+            consume = (*consume, "--consumer-property", "auto.offset.reset=earliest")
         with self.claim(f"{protocol}: kafka-console-consumer reads by a group"):
             shown = self.tool("kafka-console-consumer", *consume, "--max-messages", "20", "--timeout-ms", "20000")
             _equal(_records_of(shown), [f"value {number} ü" for number in range(20)])
@@ -132,15 +139,15 @@ class _Script:
             state = self.tool("kafka-consumer-groups", "--describe", "--state", "--group", group)
             _matches(state, rf"{group}\s.*\bEmpty\s+0")
         with self.claim(f"{protocol}: kafka-consumer-groups resets positions"):
-            place = ("--group", group, "--topic", topic)
-            answer = self.tool("kafka-consumer-groups", "--reset-offsets", *place, "--to-offset", "7", "--execute")
+            about = ("--group", group, "--topic", topic)
+            answer = self.tool("kafka-consumer-groups", "--reset-offsets", *about, "--to-offset", "7", "--execute")
             _matches(answer, rf"{group}\s+{topic}\s+0\s+7\b")
             shown = self.tool("kafka-console-consumer", *consume, "--max-messages", "1", "--timeout-ms", "20000")
             _equal(_records_of(shown), ["value 7 ü"])
         with self.claim(f"{protocol}: kafka-consumer-groups shifts and moves positions by time"):
-            about = ("--reset-offsets", "--group", group, "--topic", topic, "--execute")
-            _matches(self.tool("kafka-consumer-groups", *about, "--shift-by", "2"), rf"{topic}\s+0\s+10\b")
-            moved = self.tool("kafka-consumer-groups", *about, "--to-datetime", "2020-01-01T00:00:00.000")
+            move = ("--reset-offsets", "--group", group, "--topic", topic, "--execute")
+            _matches(self.tool("kafka-consumer-groups", *move, "--shift-by", "2"), rf"{topic}\s+0\s+10\b")
+            moved = self.tool("kafka-consumer-groups", *move, "--to-datetime", "2020-01-01T00:00:00.000")
             _matches(moved, rf"{topic}\s+0\s+0\b")
         with self.claim(f"{protocol}: kafka-consumer-groups deletes positions"):
             answer = self.tool("kafka-consumer-groups", "--delete-offsets", "--group", group, "--topic", topic)
