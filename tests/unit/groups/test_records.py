@@ -33,7 +33,7 @@ GOLDEN_HEAD = (
     b'"protocol":"range","leader":"a","classic":[{"member_id":"a","instance_id":"i","client_id":"c","client_host":"h",'
     b'"session_timeout_ms":10000,"rebalance_timeout_ms":30000,"protocols":[{"name":"range","metadata":"bQ=="}],'
     b'"assignment":"eA=="}],"consumer":[{"member_id":"b","instance_id":null,"rack_id":"r","client_id":"c",'
-    b'"client_host":"h","rebalance_timeout_ms":30000,"topics":["t"],"regex":"x.*","assignor":"uniform","epoch":3,'
+    b'"client_host":"h","principal":"User:p","rebalance_timeout_ms":30000,"topics":["t"],"regex":"x.*","assignor":"uniform","epoch":3,'
     b'"previous_epoch":2,"assigned":{"00ff":{"0":3}},"revoking":{"00ff":{"1":2}},"target":{"00ff":[0]}}],"pages":[],'
     b'"members":2,"topics_hash":"h","empty_since_ms":0,"written_at_ms":5}'
 )
@@ -64,6 +64,7 @@ HEAD = GroupHead(
             rack_id="r",
             client_id="c",
             client_host="h",
+            principal="User:p",
             rebalance_timeout_ms=30_000,
             topics=("t",),
             regex="x.*",
