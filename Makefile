@@ -10,7 +10,7 @@ EXTRAS := oxia,postgres,spark,export,loadtest,dev
 # Tests wait much of their time: three workers keep the two cores of a small machine busy.
 JOBS ?= 3
 
-.PHONY: help setup servers run demo test soak check bench sim sim-mutants sim-scopes model fmt fuzz docs kafka-schemas clean
+.PHONY: help setup servers run demo test soak check bench conformance sim sim-mutants sim-scopes model fmt fuzz docs kafka-schemas clean
 
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -41,6 +41,10 @@ check: setup ## lint, types, import arrows, formatting; changes nothing
 
 bench: setup servers ## all benchmarks, or ONLY=name, with the change since the last run; STORE=1 stores them for docs/performance.md
 	@$(BIN)/python -m tests.benchmarks $(if $(filter 1,$(STORE)),--store) $(ONLY)
+
+conformance: setup ## other people's tests against our Kafka port: all suites, or ONLY="suite …"; REFERENCE=1 judges Apache Kafka, STORE=1 keeps the results
+	@servers/build.sh kafka
+	@$(BIN)/python -m tests.conformance $(if $(filter 1,$(REFERENCE)),--broker kafka) $(if $(filter 1,$(STORE)),--store) $(ONLY)
 
 sim: setup ## the log under simulation: SCENARIO=h05a (a hazard) or log-… (random: SCHEDULES=… SEED=…); all without
 	@$(BIN)/python -m llog.testing.sim --scenario '$(or $(SCENARIO),*)' --schedules $(or $(SCHEDULES),200) $(if $(SEED),--seed $(SEED)) --jobs $(JOBS)

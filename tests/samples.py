@@ -14,6 +14,7 @@ from llog.formats.values import (
     CompactionRun,
     CompactorClaim,
     ControlRecord,
+    CoordinatorClaim,
     GroupOffset,
     IndexEntry,
     NodeClaim,
@@ -180,8 +181,11 @@ VALUE_SAMPLES: list[Value] = [
         ),
         created_at_ms=NOW_MS,
     ),
-    GroupOffset(topic="orders", partition=7, offset=73, leader_epoch=3, metadata="m", committed_at_ms=NOW_MS),
+    GroupOffset(
+        topic="orders", partition=7, offset=73, leader_epoch=3, metadata="m", committed_at_ms=NOW_MS, generation=4
+    ),
     NodeClaim(broker_id="broker-1", claimed_at_ms=NOW_MS),
+    CoordinatorClaim(node_id=3, broker_id="broker-1", session="s-1", claimed_at_ms=NOW_MS),
 ]
 
 

@@ -22,7 +22,7 @@ import pwd
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 AUDIT_TEXT_CHARS_MAX: Final = 500
 """Of one text in a line; topic names have at most 249."""
@@ -68,7 +68,7 @@ def os_user() -> str:
 
 def write_change(action: str, subject: str, before: Fields, after: Fields, certain: bool) -> None:
     """The line of a committed change, or of one whose outcome the store did not report."""
-    fields = {name: values for name, values in (("before", before), ("after", after)) if values}
+    fields: dict[str, Any] = {name: values for name, values in (("before", before), ("after", after)) if values}
     write_line(action, subject, "done" if certain else "uncertain", **fields)
 
 
@@ -77,8 +77,11 @@ def write_refusal(action: str, subject: str, outcome: Outcome, error: Exception)
     write_line(action, subject, outcome, error_type=type(error).__name__, error=str(error))
 
 
-def write_line(action: str, subject: str, outcome: Outcome = "done", **fields: object) -> None:
-    principal = _PRINCIPAL.get() or Principal(f"os-user:{os_user()}")
+def write_line(
+    action: str, subject: str, outcome: Outcome = "done", *, by: Principal | None = None, **fields: object
+) -> None:
+    """`by`: who acted, where it is not the principal of the running task."""
+    principal = by or _PRINCIPAL.get() or Principal(f"os-user:{os_user()}")
     line: dict[str, object] = {"action": action, "object": subject, "principal": principal.name}
     if principal.client:
         line["client"] = principal.client

@@ -24,6 +24,7 @@ an `UncertainOutcome`: the caller must read before it tries again, and must not 
     ├── ClusterMismatch            an object store and the metadata store do not belong together
     ├── VacuumRefused              vacuum is not safe now; nothing was deleted
     ├── IllegalSegmentState        a segment record cannot move to that state
+    ├── GroupHasMembers            only the members of a consumer group may commit its positions now
     ├── RestoreRefused             a restore would damage existing data, or is not safe
     ├── ExportError                an export failed
     │   ├── ExportNotInstalled         a package that it needs is not installed
@@ -140,14 +141,12 @@ class SettingsErrors(SettingsError):
 
 
 class ExposureRefused(SettingsError):
-    """`missing` names the variables that would protect the address; empty if none does."""
+    """`missing` names the variables that would protect the address."""
 
     def __init__(self, variable: str, host: str, missing: Sequence[str]) -> None:
         self.missing = tuple(missing)
-        protected = f"set {' and '.join(self.missing)}" if missing else "use 127.0.0.1 (clients cannot authenticate)"
-        super().__init__(
-            variable, host, f"other machines reach this address: {protected}, or LLOG_INSECURE=1 to go without"
-        )
+        wanted = f"set {' and '.join(self.missing)}, or LLOG_INSECURE=1 to go without"
+        super().__init__(variable, host, f"other machines reach this address: {wanted}")
 
 
 class InvalidArgument(LlogError, ValueError):
@@ -256,6 +255,17 @@ class IllegalSegmentState(LlogError):
     def __init__(self, segment_id: str, state: str, wanted: str) -> None:
         self.segment_id, self.state, self.wanted = segment_id, state, wanted
         super().__init__(f"segment {segment_id}: {wanted} cannot follow {state}")
+
+
+class GroupHasMembers(LlogError):
+    """Positions of a group with members change by commits of its members only: stop them first."""
+
+    def __init__(self, group: str, members: int) -> None:
+        self.group, self.members = group, members
+        super().__init__(
+            f"group {group} has {members} members, and only they may commit: stop its consumers first, or wait until "
+            "their sessions end"
+        )
 
 
 class RestoreRefused(LlogError):

@@ -175,6 +175,8 @@ COMPACTOR_KEYS_BYTES_MAX: Final = 256 * MIB
 BATCH_NEW_LOGS_IN_FLIGHT_MAX: Final = 256
 HTTP_TOPIC_PARTITIONS_MAX: Final = 10_000
 GROUP_POSITIONS_PER_CALL_MAX: Final = 1_000
+# Parts into which consumer groups are divided by the hash of their names; each has one coordinator.
+GROUP_SLOTS: Final = 64
 # Length of the text stored with a position; Kafka has the same default.
 GROUP_POSITION_METADATA_CHARS_MAX: Final = 4_096
 METRICS_LABEL_CHARS_MAX: Final = 128

@@ -24,16 +24,16 @@ ROOT = Path(__file__).parents[2]
 PROTOCOL = (ROOT / "docs/protocol.md").read_text("utf-8")
 HAZARDS = (ROOT / "docs/hazards.md").read_text("utf-8")
 
-RULES = set(re.findall(r"^- \*\*(R\d+)\*\* ", PROTOCOL, re.MULTILINE))
+RULES = set(re.findall(r"^- \*\*([RG]\d+)\*\* ", PROTOCOL, re.MULTILINE))
 INVARIANTS = set(re.findall(r"^\| (I\d+) \|", PROTOCOL, re.MULTILINE))
 SECTIONS = {int(number) for number in re.findall(r"^## (\d+)\. ", PROTOCOL, re.MULTILINE)}
-HAZARD_ROWS = set(re.findall(r"^\| (h\d\d[a-z]?) \|", HAZARDS, re.MULTILINE))
+HAZARD_ROWS = set(re.findall(r"^\| ([gh]\d\d[a-z]?) \|", HAZARDS, re.MULTILINE))
 
 # A range such as "h01a to h01e" or a family such as "h11" counts for all its rows. Markup that looks like a citation:
 # `R"…"` strings, `I64` dtypes and names such as `h2` in other contexts have no word of this shape.
-_RULE = re.compile(r"(?<![\w.#&-])R(?:1[0-9]|[1-9])(?![\w-])")
+_RULE = re.compile(r"(?<![\w.#&-])[RG](?:1[0-9]|[1-9])(?![\w-])")
 _INVARIANT = re.compile(r"(?<![\w.#&-])I(?:1[0-9]|[1-9])(?![\w-])")
-_HAZARD = re.compile(r"(?<![\w.#&-])h[0-9][0-9][a-z]?(?![\w-])")
+_HAZARD = re.compile(r"(?<![\w.#&-])[gh][0-9][0-9][a-z]?(?![\w-])")
 _SECTION = re.compile(r"protocol section (\d+)", re.IGNORECASE)
 
 
@@ -49,11 +49,13 @@ def _hazard_is_defined(name: str) -> bool:
 
 
 def test_the_pages_define_every_rule_invariant_section_and_hazard_once() -> None:
-    assert {f"R{number}" for number in range(1, 14)} == RULES
+    assert {f"R{number}" for number in range(1, 14)} | {f"G{number}" for number in range(1, 13)} == RULES
     assert {f"I{number}" for number in range(1, 14)} == INVARIANTS
-    assert set(range(1, 13)) == SECTIONS
-    assert {int(name[1:3]) for name in HAZARD_ROWS} == set(range(1, 34))
-    rows = re.findall(r"^\| (h\d\d[a-z]?) \|", HAZARDS, re.MULTILINE)
+    assert set(range(1, 14)) == SECTIONS
+    assert {name[:3] for name in HAZARD_ROWS} == {f"h{n:02d}" for n in range(1, 34)} | {
+        f"g{n:02d}" for n in range(1, 10)
+    }
+    rows = re.findall(r"^\| ([gh]\d\d[a-z]?) \|", HAZARDS, re.MULTILINE)
     assert len(rows) == len(set(rows))
 
 

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 FIRST = HERE / "v1"
 LATER = HERE / "v2"
 """Files of formats that changed since: a blob's header got a checksum, a topic's record how the topic came to be, the
-head of a producer snapshot whether producers were forgotten."""
+head of a producer snapshot whether producers were forgotten, a position the generation that committed it."""
 BYTES_BATCH = [b"alpha", b"", b"\x00\x01", "späß".encode()]
 
 

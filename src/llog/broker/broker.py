@@ -17,7 +17,9 @@ from typing import Final, Literal
 
 from llog.broker.cluster import ClusterView, Node, keep_current, read_cluster_id, read_nodes
 from llog.broker.consume.consume import ConsumeService
+from llog.broker.groups.coordinator import GroupCoordinator, steady_clock
 from llog.broker.groups.positions import GroupPositions
+from llog.broker.groups.rights import rights_to_topics
 from llog.broker.health import AppendTroubles, FencedLogs, StoreTroubles
 from llog.broker.membership import Membership
 from llog.broker.produce.pool import MemoryPool
@@ -33,6 +35,7 @@ from llog.log.append.known import Growth
 from llog.log.keys import Log
 from llog.log.producer_ids import ProducerIds
 from llog.log.topics.known_topics import KnownTopics
+from llog.security.security import Security
 from llog.settings import Settings
 from llog.settings.listening import advertised_address
 from llog.settings.urls import format_host_port
@@ -69,6 +72,7 @@ class Broker:
         self.positions = GroupPositions(self.context)
         self.topics = KnownTopics(self.context, monotonic_ms)
         self.producer_ids = ProducerIds(self.context)
+        self.security = Security(settings, self.context, monotonic_ms, metrics.count)
         self._cache = self._tail_cache()
         self._consume = ConsumeService(
             self.context, self._cache, metrics, refresh_ms=settings.tail_refresh_ms, configs=self.topics
@@ -88,6 +92,14 @@ class Broker:
         self._producer = self._batching() if self.writes else None
         self.cluster = ClusterView("", self._own_node())
         self._membership = self._new_membership()
+        self.groups = GroupCoordinator(
+            self.context,
+            self.cluster,
+            self.topics,
+            broker_id=broker_id,
+            now_ms=steady_clock(),
+            rights=rights_to_topics(self.security),
+        )
         self._billing = Billing(meters.stores, root_prefix=settings.root_prefix, now_ms=self.context.now_ms)
         self._tasks: list[asyncio.Task[None]] = []
         self._state: Literal["starting", "ok", "stopping"] = "starting"
@@ -114,6 +126,7 @@ class Broker:
             if warm:
                 await asyncio.to_thread(warm_up)
             broker._start()
+            broker._tasks += await broker.security.start()
         except BaseException:
             await opened.close()
             raise
@@ -235,11 +248,14 @@ class Broker:
             addresses["kafka"] = format_host_port(*kafka)
         await self._membership.register(addresses)
         self._tasks.append(asyncio.create_task(keep_current(self.cluster, self.context), name="llog-cluster"))
+        if kafka is not None and self.writes:
+            self.groups.start()
 
     async def drain(self) -> None:
         """The broker is about to stop: other nodes take its Kafka clients over."""
         self.cluster.set_own(self.cluster.own._replace(draining=True))
         await self._membership.drain()
+        await self.groups.resign()
 
     async def close(self, *, at_once: asyncio.Event | None = None) -> None:
         """Answer all accepted requests, then close; once `at_once` is set, do not wait for them. Idempotent."""
@@ -250,6 +266,7 @@ class Broker:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
+            await self.groups.close()
             await self._membership.close()
             if self._producer is not None:
                 await self._producer.close(at_once=at_once)
@@ -313,6 +330,8 @@ class Broker:
             reasons.append(full)
         if self.pool.under_pressure:
             reasons.append("buffers are three quarters full: producers send faster than the object store accepts")
+        if outdated := self.security.trouble():
+            reasons.append(outdated)
         if self._membership.lost:
             reasons.append("this broker's registration was lost; it is trying to register again")
         status = "ok" if self._state == "ok" else self._state
@@ -328,6 +347,7 @@ class Broker:
             "draining": self.cluster.own.draining,
             "started_at_ms": self.started_at_ms,
             "role": self.role,
+            "groups": self.groups.describe_page(),
             "acknowledged_means": acknowledged_means(self.settings),
             # Does not affect the status: an operator may have fenced the log on purpose.
             "fenced": self._fenced.shown(),

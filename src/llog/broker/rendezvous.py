@@ -33,6 +33,12 @@ def pick(nodes: Sequence[int], topic_id: str, partition: int) -> int:
     return -max((_mix(_mix(node + 1) ^ key), -node) for node in nodes)[1]
 
 
+def ranked(nodes: Sequence[int], name: str, number: int) -> list[int]:
+    """All nodes, the one that `pick` picks first: who follows when it is gone."""
+    key = _mix(_seed(name) + number * _STEP)
+    return sorted(nodes, key=lambda node: (-_mix(_mix(node + 1) ^ key), node))
+
+
 def pick_many(nodes: Sequence[int], topics: Sequence[tuple[str, int]]) -> list[list[int]]:
     """For each topic id and number of partitions, the node of every partition."""
     if len(nodes) == 1:

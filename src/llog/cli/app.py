@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from llog.cli import (
+    acl,
     audit,
     cost,
     doctor,
@@ -22,6 +23,7 @@ from llog.cli import (
     settings,
     stores,
     topic,
+    users,
 )
 from llog.cli.exits import MEANINGS, exit_code_of
 from llog.cli.records import commands as records
@@ -98,4 +100,6 @@ app.add_typer(stores.app, name="stores")
 app.add_typer(log.app, name="log")
 app.add_typer(segments.app, name="segments")
 app.add_typer(meta.app, name="meta")
+app.add_typer(users.app, name="user")
+app.add_typer(acl.app, name="acl")
 app.add_typer(loadtest.app, name="loadtest")

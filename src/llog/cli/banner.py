@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def print_broker(url: str, opened: Broker, as_json: bool) -> None:
     from llog.broker.broker import acknowledged_means
     from llog.process_memory import freeze_start_up_objects
+    from llog.settings.listening import kafka_protocol
 
     freeze_start_up_objects()
     meaning = acknowledged_means(opened.settings)
@@ -24,9 +25,12 @@ def print_broker(url: str, opened: Broker, as_json: bool) -> None:
         print_json_line({"service": "broker", "url": url, "kafka": kafka or None, **ids, "acknowledged_means": meaning})
         return
     typer.echo(f"broker {opened.broker_id} ({opened.role}) at {url}")
-    typer.echo(
-        f"  Kafka: {kafka}, node {opened.cluster.node_id}" if kafka else "  Kafka: off (LLOG_KAFKA_PORT is empty)"
-    )
+    if kafka:
+        protocol = kafka_protocol(opened.settings)
+        shown = "" if protocol == "PLAINTEXT" else f", {protocol}"
+        typer.echo(f"  Kafka: {kafka}, node {opened.cluster.node_id}{shown}")
+    else:
+        typer.echo("  Kafka: off (LLOG_KAFKA_PORT is empty)")
     typer.echo(f"  acknowledged: {meaning}")
 
 

@@ -132,10 +132,12 @@ def check_exposure(settings: Settings) -> list[Diagnosis]:
         return [Diagnosis("exposure", "WRONG", str(error), advice)]
     if listening.is_loopback(host):
         return [Diagnosis("exposure", "ok", f"{host}: reachable from this machine only")]
-    if settings.http_read_token is None or settings.http_write_token is None or settings.tls_cert_file is None:
+    has_tokens = settings.http_read_token is not None and settings.http_write_token is not None
+    if settings.tls_cert_file is None or not (has_tokens or settings.authorization):
         advice = "set tokens and a certificate (LLOG_HTTP_…_TOKEN, LLOG_TLS_…_FILE), then unset LLOG_INSECURE"
         return [Diagnosis("exposure", "note", f"{host}: other machines reach it unprotected (LLOG_INSECURE)", advice)]
-    return [Diagnosis("exposure", "ok", f"{host}: protected by tokens and TLS")]
+    protection = "ACLs" if settings.authorization else "tokens"
+    return [Diagnosis("exposure", "ok", f"{host}: protected by {protection} and TLS")]
 
 
 def check_kafka(settings: Settings) -> list[Diagnosis]:
@@ -153,10 +155,16 @@ def check_kafka(settings: Settings) -> list[Diagnosis]:
         return [Diagnosis("kafka", "WRONG", str(error), advice)]
     given = format_host_port(*listening.advertised_address(settings, settings.kafka_port))
     address = given if settings.kafka_port else "a free port, because LLOG_KAFKA_PORT is 0"
+    address = f"{address} ({listening.kafka_protocol(settings)})"
     if listening.is_loopback(settings.kafka_host):
         return [Diagnosis("kafka", "ok", f"{address}: reachable from this machine only")]
-    advice = "protect the address by other means: Kafka clients cannot authenticate yet"
-    return [Diagnosis("kafka", "note", f"{address}: other machines reach it unprotected (LLOG_INSECURE)", advice)]
+    if missing := listening.missing_for_kafka(settings):
+        advice = f"set {' and '.join(missing)}, then unset LLOG_INSECURE"
+        return [Diagnosis("kafka", "note", f"{address}: other machines reach it unprotected (LLOG_INSECURE)", advice)]
+    if not settings.authorization:
+        advice = "set LLOG_AUTHORIZATION=1 and give users ACLs: without it every user may do everything"
+        return [Diagnosis("kafka", "note", f"{address}: clients authenticate, and may do everything", advice)]
+    return [Diagnosis("kafka", "ok", f"{address}: clients authenticate, and ACLs decide what they may do")]
 
 
 def check_permissions(settings: Settings) -> list[Diagnosis]:

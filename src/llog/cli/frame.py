@@ -100,7 +100,7 @@ def _audited(action: str, arguments: Mapping[str, object]) -> Iterator[None]:
         yield
     except LlogError as error:
         if action:
-            named = [arguments.get(name) for name in ("group", "topic", "partition", "source")]
+            named = [arguments.get(name) for name in ("group", "topic", "partition", "source", "user", "principal")]
             subject = ":".join(str(value) for value in named if value is not None)
             write_refusal(action, subject, "uncertain" if exit_code_of(error) == UNCERTAIN else "refused", error)
         raise

@@ -233,6 +233,16 @@ class NodeClaim(Value, frozen=True, kw_only=True):
     claimed_at_ms: Count
 
 
+class CoordinatorClaim(Value, frozen=True, kw_only=True):
+    """The node that coordinates the consumer groups of one slot. Ephemeral."""
+
+    node_id: Count
+    broker_id: str
+    session: str
+    """The session that the record belongs to, so that a process knows the claims of its present session."""
+    claimed_at_ms: Count
+
+
 class ClusterId(Value, frozen=True, kw_only=True):
     """The identity of a cluster. A marker object in each of its object stores repeats it (without `stores`)."""
 
@@ -279,6 +289,9 @@ class GroupOffset(Value, frozen=True, kw_only=True):
     leader_epoch: int = -1
     metadata: str = ""
     committed_at_ms: Count = 0
+    generation: int = -1
+    """The generation or epoch of the group as of the commit; a commit of a lower one is refused. -1: the group never
+    had members."""
 
 
 VALUES: Final[tuple[type[Value], ...]] = (
@@ -297,6 +310,7 @@ VALUES: Final[tuple[type[Value], ...]] = (
     SinkPlan,
     GroupOffset,
     NodeClaim,
+    CoordinatorClaim,
 )
 """Every kind of metadata value; each has a golden file."""
 
@@ -307,8 +321,16 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 def decode_value(kind: type[V], data: Buffer, source: str) -> V:
     """Decode a value. One with a newer `v` can be read (unknown fields are ignored) but not written back."""
-    value: V = json_value(_DECODERS[kind], data, source, kind.__name__)
+    value: V = json_value(_decoder(kind), data, source, kind.__name__)
     return value
+
+
+def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
+    """Other packages have values of their own."""
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        decoder = _DECODERS[kind] = json_decoder(kind)
+    return decoder
 
 
 def encode_value(value: Value, source: str = "") -> bytes:
@@ -320,9 +342,7 @@ def encode_value(value: Value, source: str = "") -> bytes:
             f"written by a newer release (v {value.v}, this one knows {value.known_version}): "
             "upgrade this process before it may change the value",
         )
-    decoder = _DECODERS.get(kind)
-    if decoder is None:
-        decoder = _DECODERS[kind] = json_decoder(kind)
+    decoder = _decoder(kind)
     try:
         data = _ENCODER.encode(value)
         decoder.decode(data)

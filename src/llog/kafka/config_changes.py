@@ -13,10 +13,12 @@ from typing import Final, NamedTuple
 from llog.errors import LlogError
 from llog.kafka.administration import audited
 from llog.kafka.apis.handler import Call
+from llog.kafka.authorization import check_allowed
 from llog.kafka.error_codes import ErrorCode, Refusal
 from llog.kafka.found_topics import found_topic
 from llog.kafka.topic_configs import ResourceType, resource_type_of
 from llog.log.topics.admin import change_config
+from llog.security import acl
 
 CONFIG_CHANGE_TIMEOUT_MS: Final = 30_000
 """How long a client waits for changes of configs: these requests do not say."""
@@ -45,8 +47,10 @@ async def alter(call: Call, wanted: Sequence[Alteration], *, validate_only: bool
 async def _alter(call: Call, wanted: Alteration, times: Counter[tuple[int, str]], validate_only: bool) -> None:
     name = wanted.resource_name
     if wanted.resource_type != ResourceType.TOPIC:
+        check_allowed(call, *authorized_as(wanted.resource_type, name))
         return _refuse_other(call, wanted)
     with audited(call, "topic.alter", name, name, dry_run=validate_only):
+        check_allowed(call, *authorized_as(wanted.resource_type, name))
         if times[wanted.resource_type, name] > 1:
             raise Refusal(ErrorCode.INVALID_REQUEST, "the request names this resource more than once")
         if not name:
@@ -57,6 +61,16 @@ async def _alter(call: Call, wanted: Alteration, times: Counter[tuple[int, str]]
         wanted.change(topic.record.config)
         if not validate_only:
             await change_config(call.services.broker.context, name, wanted.change)
+
+
+def authorized_as(resource_type: int, name: str) -> tuple[acl.ResourceType, str]:
+    """The resource whose configs these are, for authorization. `Refusal` with INVALID_REQUEST for an unknown code."""
+    kind = resource_type_of(resource_type)
+    if kind is ResourceType.TOPIC:
+        return acl.ResourceType.TOPIC, name
+    return (
+        (acl.ResourceType.GROUP, name) if kind is ResourceType.GROUP else (acl.ResourceType.CLUSTER, acl.CLUSTER_NAME)
+    )
 
 
 def check_own(call: Call, node_id: str) -> None:

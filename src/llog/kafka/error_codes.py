@@ -182,6 +182,7 @@ _TABLE: Final[tuple[tuple[type[errors.LlogError], ErrorCode], ...]] = (
     (errors.ClientDisconnected, ErrorCode.NETWORK_EXCEPTION),
     (errors.RequestUnauthenticated, ErrorCode.SASL_AUTHENTICATION_FAILED),
     (errors.RequestForbidden, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    (errors.GroupHasMembers, ErrorCode.NON_EMPTY_GROUP),
     (errors.RequestRefused, ErrorCode.INVALID_REQUEST),
     (errors.NotEncodable, ErrorCode.UNKNOWN_SERVER_ERROR),  # our answer, not the client's request
     (errors.UnknownStoreScheme, ErrorCode.KAFKA_STORAGE_ERROR),

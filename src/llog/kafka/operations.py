@@ -7,18 +7,27 @@ from __future__ import annotations
 
 from typing import Final
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+from llog.kafka.apis.handler import Call
+from llog.security.acl import CLUSTER_NAME, OPERATIONS, Operation, ResourceType, bit
 
 NO_OPERATIONS: Final = -(2**31)
 """The client did not ask for them."""
+TOPIC_OPERATIONS: Final = sum(map(bit, OPERATIONS[ResourceType.TOPIC]))
+CLUSTER_OPERATIONS: Final = sum(map(bit, OPERATIONS[ResourceType.CLUSTER]))
+GROUP_OPERATIONS: Final = sum(map(bit, OPERATIONS[ResourceType.GROUP]))
 
 
-def _bits(*codes: int) -> int:
-    return sum(1 << code for code in codes)
+def topic_operations(call: Call, name: str) -> int:
+    return TOPIC_OPERATIONS & call.operations(ResourceType.TOPIC, name)
 
 
-TOPIC_OPERATIONS: Final = _bits(_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
-CLUSTER_OPERATIONS: Final = _bits(
-    _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
-)
+def group_operations(call: Call, name: str) -> int:
+    return GROUP_OPERATIONS & call.operations(ResourceType.GROUP, name)
+
+
+def cluster_operations(call: Call, *, asked: bool) -> int:
+    """As in Kafka, a client that may not describe the cluster may do nothing to it."""
+    if not asked:
+        return NO_OPERATIONS
+    bits = CLUSTER_OPERATIONS & call.operations(ResourceType.CLUSTER, CLUSTER_NAME)
+    return bits if bits & bit(Operation.DESCRIBE) else 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final, TypeVar
 
 from llog.concurrency import batched, gather_bounded
 from llog.errors import FormatError, InvalidArgument, LlogError, PartitionNotInitialized, TopicNotFound
+from llog.kafka.apis.handler import Call
+from llog.kafka.authorization import judged_by_id
 from llog.kafka.error_codes import ErrorCode, code_of
 from llog.kafka.services import KafkaServices
 from llog.log.keys import Log
@@ -15,6 +17,7 @@ from llog.log.read.slices import LEADER_EPOCH
 from llog.log.read.view import LogView, view_of
 from llog.log.topics.create import initialize
 from llog.log.topics.known_topics import KnownTopic
+from llog.security.acl import ResourceType
 from llog.stores.metadata.port import Record
 
 # Partitions of one request that are planned or answered before other tasks get their turn: about a millisecond.
@@ -40,17 +43,28 @@ async def in_turns(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
         yield some
 
 
-async def find_topics(services: KafkaServices, names: Iterable[str]) -> dict[str, Found]:
-    """Each topic, or the code that its partitions are answered with; without waiting if all are fresh."""
-    return _found(await services.topics.find(names), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+async def find_topics(call: Call, names: Sequence[str]) -> dict[str, Found]:
+    """Each topic, or the code that its partitions are answered with; without waiting if all are fresh. Topics that the
+    client has no right to are not looked up."""
+    topics = call.services.topics
+    denied = call.denied(ResourceType.TOPIC, names)
+    if not denied:
+        return _found(await topics.find(names), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    refused: dict[str, Found] = dict.fromkeys(denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    found = await topics.find([name for name in names if name not in denied])
+    return refused | _found(found, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
-async def find_topics_by_id(services: KafkaServices, ids: Sequence[bytes]) -> dict[bytes, Found]:
+async def find_topics_by_id(call: Call, ids: Sequence[bytes]) -> dict[bytes, Found]:
+    topics = call.services.topics
+    found: dict[bytes, KnownTopic | LlogError]
     try:
-        return _found(await services.topics.find_by_id(ids), ErrorCode.UNKNOWN_TOPIC_ID)
+        found = await topics.find_by_id(ids)
     except LlogError as error:  # of listing all topics
-        fresh = {topic_id: services.topics.fresh_by_id(topic_id) for topic_id in ids}
-        return {topic_id: topic or code_of(error) for topic_id, topic in fresh.items()}
+        found = {topic_id: topics.fresh_by_id(topic_id) or error for topic_id in ids}
+    if call.authorizer is not None:
+        found = {topic_id: judged_by_id(call, topic) for topic_id, topic in found.items()}
+    return _found(found, ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 def _found(answers: dict[K, KnownTopic | LlogError], unknown: ErrorCode) -> dict[K, Found]:

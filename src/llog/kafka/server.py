@@ -4,8 +4,7 @@
     await server.start()          # listens when this returns; server.port is the real one
     await server.stop()           # accepts no more, answers requests in flight, within LLOG_HTTP_STOP_TIMEOUT_MS
 
-An address that other machines reach is refused before the socket is bound, unless LLOG_INSECURE allows it: this front
-end does not authenticate its clients.
+An address that other machines reach is protected, or refused before the socket is bound.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from llog.kafka.net.connection import KafkaConnection
 from llog.kafka.net.context import ConnectionContext
 from llog.kafka.net.memory import FRAME_BYTES_MAX, FRONT_END_BYTES_MAX
 from llog.kafka.net.request_log import KafkaRequestLog
+from llog.kafka.sasl import Authentication
 from llog.kafka.services import KafkaServices
 from llog.listener.connection import ConnectionSet
 from llog.listener.server import CONNECTIONS_MAX, SocketListener
@@ -51,6 +51,7 @@ class KafkaServer(SocketListener):
             log,
             frame_bytes_max=frame_bytes_max,
             front_end_bytes_max=front_end_bytes_max,
+            authentication=Authentication.of(services.broker.security, settings, services.broker.metrics),
         )
         super().__init__(
             settings,
@@ -79,3 +80,5 @@ class KafkaServer(SocketListener):
     async def stop(self, *, at_once: bool = False) -> None:
         await super().stop(at_once=at_once)
         self.context.close()
+        if self.context.authentication is not None:
+            self.context.authentication.close()

@@ -12,6 +12,7 @@ from llog.kafka.log_sizes import LogSizes
 if TYPE_CHECKING:
     from llog.broker.broker import Broker
     from llog.broker.cluster import ClusterView
+    from llog.broker.groups.coordinator import GroupCoordinator
     from llog.log.topics.known_topics import KnownTopics
 
 
@@ -23,3 +24,7 @@ class KafkaServices:
     changes: Changes = field(default_factory=Changes)
     leaders: PartitionLeaders = field(default_factory=PartitionLeaders)
     log_sizes: LogSizes = field(default_factory=LogSizes)
+
+    @property
+    def groups(self) -> GroupCoordinator:
+        return self.broker.groups

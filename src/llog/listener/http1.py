@@ -111,6 +111,12 @@ class Exchange:
         return "https" if self._connection.transport.get_extra_info("ssl_object") else "http"
 
     @property
+    def certificate(self) -> dict[str, Any] | None:
+        """The client's, as TLS has verified it."""
+        tls = self._connection.transport.get_extra_info("ssl_object")
+        return None if tls is None else tls.getpeercert()
+
+    @property
     def server(self) -> tuple[str, int] | None:
         return address(self._connection.transport.get_extra_info("sockname"))
 

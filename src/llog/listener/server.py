@@ -114,4 +114,11 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     except (ssl.SSLError, OSError) as error:
         reason = f"certificate or key cannot be used: {error}"
         raise SettingsError("LLOG_TLS_CERT_FILE", str(settings.tls_cert_file), reason) from error
+    if settings.tls_client_auth != "none":
+        try:
+            context.load_verify_locations(settings.tls_client_ca_file)
+        except (ssl.SSLError, OSError) as error:
+            reason = f"the authorities cannot be used: {error}"
+            raise SettingsError("LLOG_TLS_CLIENT_CA_FILE", str(settings.tls_client_ca_file), reason) from error
+        context.verify_mode = ssl.CERT_REQUIRED if settings.tls_client_auth == "required" else ssl.CERT_OPTIONAL
     return context

@@ -50,7 +50,7 @@ class Tokens:
 
     def sent(self, authorization: bytes | None) -> SentToken:
         """The token in the header of a request."""
-        given = _token(authorization)
+        given = bearer_token(authorization)
         if given is None:
             return SentToken(False)
         # Both are always compared, so that the time taken reveals nothing.
@@ -76,7 +76,8 @@ def _encoded(token: str | None) -> bytes | None:
     return None if token is None else token.encode()
 
 
-def _token(authorization: bytes | None) -> bytes | None:
+def bearer_token(authorization: bytes | None) -> bytes | None:
+    """The token in the header of a request; None if it has none."""
     if authorization is None or authorization[: len(_BEARER)].lower() != _BEARER:
         return None
     return authorization[len(_BEARER) :].strip()

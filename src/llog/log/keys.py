@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from llog.errors import InvalidArgument
-from llog.limits import NODE_ID_MAX
+from llog.limits import GROUP_SLOTS, NODE_ID_MAX
 from llog.log.ids import is_object_id
 from llog.stores.metadata.port import Key, check_key
 
@@ -27,6 +27,7 @@ ROOT_BYTES_MAX: Final = 100
 _EXTERNAL_NAME_BYTES_MAX: Final = 160
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]+")
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,18}")
+_ACL_ID: Final = re.compile("[0-9a-f]{32}")
 _OFFSET_DIGITS: Final = 20
 WAL_PREFIX: Final = "wal-shared"
 TOPICS_ROUTE: Final = "@topics"
@@ -175,8 +176,38 @@ class Keys:
             raise InvalidArgument("node id", f"{node_id} must be from 0 to {NODE_ID_MAX}")
         return Key(f"{self.root}/@cluster/nodes/{node_id}", CLUSTER_ROUTE)
 
+    def coordinators(self) -> Key:
+        """The parent of the claims of group coordinators."""
+        return Key(f"{self.root}/@cluster/coordinators", CLUSTER_ROUTE)
+
+    def coordinator(self, slot: int) -> Key:
+        """Ephemeral: held by the node that coordinates the groups of this slot."""
+        if not 0 <= slot < GROUP_SLOTS:
+            raise InvalidArgument("slot", f"{slot} must be from 0 to {GROUP_SLOTS - 1}")
+        return Key(f"{self.root}/@cluster/coordinators/{slot}", CLUSTER_ROUTE)
+
     def producer_ids(self) -> Key:
         return Key(f"{self.root}/@cluster/producer-ids", CLUSTER_ROUTE)
+
+    def users(self) -> Key:
+        """The parent of all users."""
+        return Key(f"{self.root}/@cluster/users", CLUSTER_ROUTE)
+
+    def user(self, name: str) -> Key:
+        return Key(f"{self.root}/@cluster/users/{_external('user', name)}", CLUSTER_ROUTE)
+
+    def acls(self) -> Key:
+        """The parent of all access control entries."""
+        return Key(f"{self.root}/@cluster/acls", CLUSTER_ROUTE)
+
+    def acl(self, acl_id: str) -> Key:
+        if not _ACL_ID.fullmatch(acl_id):
+            raise InvalidArgument("acl id", f"{acl_id!r:.100} must be 32 digits in hex")
+        return Key(f"{self.root}/@cluster/acls/{acl_id}", CLUSTER_ROUTE)
+
+    def security_state(self) -> Key:
+        """Changes whenever a user or an access control entry does."""
+        return Key(f"{self.root}/@cluster/security", CLUSTER_ROUTE)
 
     def vacuum_hold(self) -> Key:
         """While this key exists, vacuum deletes nothing; an operator removes it after a restore."""
@@ -187,11 +218,16 @@ class Keys:
         return Key(f"{self.root}/@cluster/chores/{_external('chore', chore)}", CLUSTER_ROUTE)
 
     def group(self, group: str) -> Key:
-        """The parent of all values of one consumer group."""
+        """The head of a consumer group, and the parent of its pages and positions."""
         segment = _external("group", group)
         return Key(f"{self.root}/@cluster/groups/{segment}", f"@groups:{segment}")
 
+    def groups(self) -> Key:
+        """The parent of all heads. Each group has a route of its own, so a scan asks every shard."""
+        return Key(f"{self.root}/@cluster/groups")
+
     def group_item(self, group: str, item: str) -> Key:
+        """A position, or a page of a head (`llog.groups.records`)."""
         parent = self.group(group)
         return Key(f"{parent.path}/{_external('group item', item)}", parent.route)
 
@@ -261,7 +297,7 @@ class Keys:
         match parts:
             case ["@topics", _]:
                 return Key(path, TOPICS_ROUTE)
-            case ["@cluster", "groups", segment, _, *_]:
+            case ["@cluster", "groups", segment, *_]:
                 return Key(path, f"@groups:{segment}")
             case ["@cluster", "sinks", segment, _, *_]:
                 return Key(path, f"@sinks:{segment}")
@@ -301,8 +337,8 @@ class Keys:
 
 class ParsedKey(NamedTuple):
     """`kind` is the name of the `Keys` method that builds the key; the other fields are that method's arguments. Other
-    packages build some kinds: `sink_query`, `sink_head` and `sink_page` (the sink), `scratch` (key compaction), `probe`
-    (`llog doctor`)."""
+    packages build some kinds: `group_page` (consumer groups), `sink_query`, `sink_head` and `sink_page` (the sink),
+    `scratch` (key compaction), `probe` (`llog doctor`)."""
 
     kind: str
     log: Log | None = None
@@ -313,6 +349,7 @@ class ParsedKey(NamedTuple):
     page: int = -1
     object_id: str = ""
     node_id: int = -1
+    slot: int = -1
 
 
 _LOG_KINDS: Final = {
@@ -385,6 +422,12 @@ def _parse_cluster(rest: list[str]) -> ParsedKey | None:
             return ParsedKey("cluster_id")
         case ["producer-ids"]:
             return ParsedKey("producer_ids")
+        case ["security"]:
+            return ParsedKey("security_state")
+        case ["users", user] if user:
+            return ParsedKey("user", name=unquote(user))
+        case ["acls", acl_id] if _ACL_ID.fullmatch(acl_id):
+            return ParsedKey("acl", name=acl_id)
         case ["vacuum-hold"]:
             return ParsedKey("vacuum_hold")
         case ["chores", chore]:
@@ -393,6 +436,12 @@ def _parse_cluster(rest: list[str]) -> ParsedKey | None:
             return ParsedKey("broker", name=unquote(broker))
         case ["nodes", node_id] if _NUMBER.fullmatch(node_id) and int(node_id) <= NODE_ID_MAX:
             return ParsedKey("node", node_id=int(node_id))
+        case ["coordinators", slot] if _NUMBER.fullmatch(slot) and int(slot) < GROUP_SLOTS:
+            return ParsedKey("coordinator", slot=int(slot))
+        case ["groups", group]:
+            return ParsedKey("group", name=unquote(group))
+        case ["groups", group, item] if item.startswith("page:"):
+            return ParsedKey("group_page", name=unquote(group), item=unquote(item))
         case ["groups", group, item]:
             return ParsedKey("group_item", name=unquote(group), item=unquote(item))
         case ["probes", probe]:

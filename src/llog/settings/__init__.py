@@ -58,6 +58,7 @@ TIERS: Final = "WAL store and vacuum"
 COMPACTOR: Final = "Compaction service"
 HTTP: Final = "HTTP"
 KAFKA: Final = "Kafka"
+SECURITY: Final = "Security"
 NODES: Final = "Nodes"
 EXPORT: Final = "Export"
 LOGS: Final = "Logs"
@@ -395,8 +396,8 @@ class Settings:
     # -- kafka ------------------------------------------------------------------------------------------------------
     kafka_host: str = setting(
         KAFKA, kinds.HOST,
-        "Address on which a broker's Kafka front end listens. Kafka clients cannot authenticate yet, so an address that"
-        " other machines reach needs `LLOG_INSECURE=1`.", "127.0.0.1",
+        "Address on which a broker's Kafka front end listens. One that other machines reach needs a certificate and"
+        " clients that authenticate: `LLOG_KAFKA_SASL_MECHANISMS`, or `LLOG_TLS_CLIENT_AUTH=required`.", "127.0.0.1",
     )
     kafka_port: int | None = setting(
         KAFKA, kinds.PORT, "Its port; 0 picks a free one, and an empty value turns the Kafka front end off.", 9092,
@@ -407,6 +408,57 @@ class Settings:
         "Address that Kafka clients are given for this broker, where it differs from the one it listens on (containers,"
         " address translation). Needed if `LLOG_KAFKA_HOST` is `0.0.0.0` or `::`. Of several processes with one"
         " configuration each adds to the port what it adds to `LLOG_KAFKA_PORT`.",
+    )
+
+    # -- security ---------------------------------------------------------------------------------------------------
+    authorization: bool = setting(
+        SECURITY, kinds.BOOLEAN,
+        "Whether access control lists decide what Kafka and HTTP clients may do. If so, nothing is allowed that no ACL"
+        " allows (`llog acl add`), except to super users.", False,
+    )
+    super_users: tuple[str, ...] = setting(
+        SECURITY, kinds.USERS,
+        "Principals that may do everything, whatever the ACLs say. `User:write-token` and `User:read-token` are the"
+        " holders of the two HTTP tokens.", (),
+    )
+    kafka_sasl_mechanisms: tuple[str, ...] = setting(
+        SECURITY, kinds.MECHANISMS,
+        "How Kafka clients authenticate; without any they do not, unless by certificate. The listener's protocol is"
+        " SASL_SSL with a certificate, else SASL_PLAINTEXT. PLAIN and OAUTHBEARER send what others could use again, so"
+        " without a certificate they work on a loopback address only.", (),
+    )
+    kafka_reauth_ms: int = setting(
+        SECURITY, kinds.duration(0, 30 * _DAY_MS),
+        "How long a connection may last before its client authenticates again (KIP-368); 0: as long as it likes, with"
+        " OAUTHBEARER until its token ends.", 0,
+    )
+    tls_client_auth: str = setting(
+        SECURITY, kinds.choice("none", "requested", "required"),
+        "Whether clients of Kafka and HTTP show a certificate. It makes its subject the principal, as in"
+        " `User:CN=ada,O=example`, unless the client authenticates by SASL or token.", "none",
+    )
+    tls_client_ca_file: Path | None = setting(
+        SECURITY, kinds.PATH, "Certificates (PEM) of the authorities that sign clients' certificates."
+    )
+    tls_principal_rules: str = setting(
+        SECURITY, kinds.text("rules as of Kafka's `ssl.principal.mapping.rules`"),
+        "What makes a name of a certificate's subject: `RULE:pattern/replacement/`, with `L` or `U` behind it for lower"
+        " or upper case, or `DEFAULT`, separated by commas.", "DEFAULT",
+    )
+    oauth_jwks: str | None = setting(
+        SECURITY, kinds.KEY_SOURCE,
+        "Public keys (JWKS) of the identity provider whose tokens OAUTHBEARER accepts, signed with RS256 or ES256. They"
+        " are read again every five minutes, and when a token names an unknown key.",
+    )
+    oauth_issuer: str | None = setting(SECURITY, kinds.text("a URL or name"), "The `iss` that tokens must have.")
+    oauth_audience: str | None = setting(SECURITY, kinds.text("a URL or name"), "The `aud` that tokens must have.")
+    oauth_clock_skew_ms: int = setting(
+        SECURITY, kinds.duration(0, 600 * _SECOND_MS), "By how much the clocks of identity provider and broker may"
+        " differ.", 30 * _SECOND_MS,
+    )
+    oauth_principal_claim: str = setting(
+        SECURITY, kinds.text("a claim's name", r"[A-Za-z0-9_.:/-]{1,100}"), "The claim of a token that names the user.",
+        "sub",
     )
 
     # -- nodes ------------------------------------------------------------------------------------------------------

@@ -160,6 +160,27 @@ def buffer_holds_a_batch(draft: Draft) -> Sequence[SettingsError]:
     return (SettingsError(draft.called("batch_max_buffer_bytes"), draft.shown("batch_max_buffer_bytes"), wanted),)
 
 
+def bearer_tokens_have_keys(draft: Draft) -> Sequence[SettingsError]:
+    """Without issuer and audience, a token that the provider signed for another service would be accepted."""
+    if "OAUTHBEARER" not in draft.value("kafka_sasl_mechanisms"):
+        return ()
+    needed = ("oauth_jwks", "oauth_issuer", "oauth_audience")
+    missing = [f"LLOG_{name.upper()}" for name in needed if draft.value(name) is None]
+    if not missing:
+        return ()
+    name = "kafka_sasl_mechanisms"
+    return (SettingsError(draft.called(name), draft.shown(name), f"OAUTHBEARER also needs {' and '.join(missing)}"),)
+
+
+def client_certificates_are_checked(draft: Draft) -> Sequence[SettingsError]:
+    wanted = draft.value("tls_client_auth")
+    needed = ("tls_client_ca_file", "tls_cert_file")
+    missing = [f"LLOG_{name.upper()}" for name in needed if draft.value(name) is None]
+    if wanted == "none" or not missing:
+        return ()
+    return (SettingsError(draft.called("tls_client_auth"), wanted, f"also needs {' and '.join(missing)}"),)
+
+
 def _contradiction(draft: Draft, first: str, second: str) -> SettingsError:
     return SettingsError(
         f"{draft.called(first)} and {draft.called(second)}",
@@ -175,4 +196,6 @@ CHECKS: Final[tuple[Check, ...]] = (
     whole_credentials,
     one_registry_login,
     buffer_holds_a_batch,
+    bearer_tokens_have_keys,
+    client_certificates_are_checked,
 )

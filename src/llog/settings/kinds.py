@@ -26,6 +26,9 @@ SETTINGS_COMPACTOR_TARGETS_MAX: Final = 10_000
 SETTINGS_TOKEN_CHARACTERS_MIN: Final = 16
 
 
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+
 class CompactorTarget(NamedTuple):
     """A log that the compactor handles without discovering it."""
 
@@ -257,6 +260,40 @@ def _write_targets(value: tuple[CompactorTarget, ...]) -> str:
     return ",".join(f"{topic}:{partition}" for topic, partition in value)
 
 
+def _read_list(separator: str) -> Callable[[str], tuple[str, ...]]:
+    return lambda text: tuple(dict.fromkeys(part.strip() for part in text.split(separator) if part.strip()))
+
+
+def _checked_list(check: Callable[[str], str]) -> Callable[[object], tuple[str, ...]]:
+    def checked(value: object) -> tuple[str, ...]:
+        if not isinstance(value, tuple | list):
+            raise ValueError(f"a {type(value).__name__}, not a list")
+        return tuple(dict.fromkeys(check(one) for one in value))
+
+    return checked
+
+
+def _check_user(value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"User:.+", value) or not value.isprintable():
+        raise ValueError(f"{value!r:.100} does not look like `User:name`")
+    return value
+
+
+def _check_mechanism(value: object) -> str:
+    if value not in SASL_MECHANISMS:
+        raise ValueError(f"{value!r:.100} is none of {', '.join(SASL_MECHANISMS)}")
+    return str(value)
+
+
+def _check_key_source(value: str) -> str:
+    """Keys that arrive over a connection that others can change would let these sign tokens."""
+    if value.startswith("http://"):
+        raise ValueError("needs https: keys that others can change on their way are no proof")
+    if not value or not value.isprintable():
+        raise ValueError("does not look like one")
+    return value
+
+
 BOOLEAN: Final = ValueKind(
     "`1`, `true`, `yes`, `on` or `0`, `false`, `no`, `off`", _read_boolean, _check_boolean, lambda v: str(v).lower()
 )
@@ -289,4 +326,12 @@ TOKEN: Final = ValueKind(
 ROOT_PREFIX: Final = ValueKind(
     "segments of letters, digits, `.`, `_`, `-`, joined by `/`", str, _checked_text(_check_root_prefix)
 )
+USERS: Final = ValueKind("`User:name`, separated by semicolons", _read_list(";"), _checked_list(_check_user), ";".join)
+MECHANISMS: Final = ValueKind(
+    f"{', '.join(f'`{name}`' for name in SASL_MECHANISMS)}, separated by commas",
+    _read_list(","),
+    _checked_list(_check_mechanism),
+    ",".join,
+)
+KEY_SOURCE: Final = ValueKind("a file, or an `https://` URL", str, _checked_text(_check_key_source))
 TARGETS: Final = ValueKind("`topic:partition`, separated by commas", _read_targets, _check_targets, _write_targets)

@@ -23,25 +23,51 @@ def check_exposure(settings: Settings, *, host: str | None = None, variable: str
     check_certificate(settings)
     if is_loopback(host) or settings.insecure:
         return
-    needed = {
-        "LLOG_HTTP_READ_TOKEN": settings.http_read_token,
-        "LLOG_HTTP_WRITE_TOKEN": settings.http_write_token,
+    needed: dict[str, object] = {
         "LLOG_TLS_CERT_FILE": settings.tls_cert_file,
         "LLOG_TLS_KEY_FILE": settings.tls_key_file,
     }
+    if not settings.authorization:  # else ACLs keep everybody out who shows no token of a user
+        needed |= {
+            "LLOG_HTTP_READ_TOKEN": settings.http_read_token,
+            "LLOG_HTTP_WRITE_TOKEN": settings.http_write_token,
+        }
     missing = [name for name, value in needed.items() if value is None]
     if missing:
         raise ExposureRefused(variable, host, missing)
 
 
 def check_kafka_address(settings: Settings, *, host: str | None = None) -> None:
-    """The same for the Kafka front end, where a certificate encrypts but does not authenticate clients: an address that
-    other machines reach must be allowed explicitly. Raises `SettingsError` if clients could not be given an address."""
+    """The same for the Kafka front end, where clients authenticate by SASL or by certificate. Raises `SettingsError` if
+    clients could not be given an address, or would send passwords or tokens that others could read: these are refused
+    even where `LLOG_INSECURE` allows the rest."""
     host = settings.kafka_host if host is None else host
     check_certificate(settings)
-    if not is_loopback(host) and not settings.insecure:
-        raise ExposureRefused("LLOG_KAFKA_HOST", host, [])
+    if not is_loopback(host):
+        in_clear = [name for name in settings.kafka_sasl_mechanisms if name in ("PLAIN", "OAUTHBEARER")]
+        if in_clear and settings.tls_cert_file is None:
+            reason = "what it sends could be read on the way: set LLOG_TLS_CERT_FILE and LLOG_TLS_KEY_FILE"
+            raise SettingsError("LLOG_KAFKA_SASL_MECHANISMS", ",".join(in_clear), reason)
+        missing = missing_for_kafka(settings)
+        if missing and not settings.insecure:
+            raise ExposureRefused("LLOG_KAFKA_HOST", host, missing)
     advertised_address(settings, 0, host=host)
+
+
+def missing_for_kafka(settings: Settings) -> list[str]:
+    """What an exposed address lacks."""
+    missing = []
+    if not settings.kafka_sasl_mechanisms and settings.tls_client_auth != "required":
+        missing.append("LLOG_KAFKA_SASL_MECHANISMS (or LLOG_TLS_CLIENT_AUTH=required)")
+    if settings.tls_cert_file is None:
+        missing += ["LLOG_TLS_CERT_FILE", "LLOG_TLS_KEY_FILE"]
+    return missing
+
+
+def kafka_protocol(settings: Settings) -> str:
+    """The listener's protocol, by Kafka's names: what clients set as `security.protocol`."""
+    protocol = "PLAINTEXT" if settings.tls_cert_file is None else "SSL"
+    return f"SASL_{protocol}" if settings.kafka_sasl_mechanisms else protocol
 
 
 def advertised_address(settings: Settings, port: int, *, host: str | None = None) -> tuple[str, int]:
@@ -62,7 +88,7 @@ def check_certificate(settings: Settings) -> None:
     if len(given) == 1:
         [absent] = files.keys() - given
         raise SettingsError(absent, "", f"a certificate needs its key and the reverse: {given[0]} is set, this is not")
-    for name, path in files.items():
+    for name, path in (files | {"LLOG_TLS_CLIENT_CA_FILE": settings.tls_client_ca_file}).items():
         if path is not None and not path.is_file():
             raise SettingsError(name, str(path), "must be a file that exists")
 

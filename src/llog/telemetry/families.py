@@ -37,7 +37,9 @@ APPEND_REFUSALS: Final = (
     "UnknownProducer",
 )  # fmt: skip
 """Errors that are the producer's fault; alerts leave these out."""
-KAFKA_REFUSALS: Final = ("connections", "size", "malformed", "unsupported", "overload", "stalled", "request")
+KAFKA_REFUSALS: Final = (
+    "connections", "size", "malformed", "unsupported", "overload", "stalled", "request", "unauthenticated",
+)  # fmt: skip
 FLUSH_REASONS: Final = ("size", "delay", "idle", "pressure", "call", "close")
 CONSUME_SOURCES: Final = ("cache", "store", "empty")
 TAIL_CACHE_EVENTS: Final = ("hit", "empty", "miss", "evicted")
@@ -140,10 +142,16 @@ SECTIONS: Final[dict[str, tuple[Family, ...]]] = {
         _counter("llog_kafka_refused_total", "kafka.refused.{reason}",
             "Connections that were ended: too many at once, a frame too large or not a request, an API or version that"
             " is not served, no memory for a frame, a frame that arrived too slowly, a request that was refused and"
-            " wanted no answer.", "reason",
+            " wanted no answer, a request before authentication or behind its end.", "reason",
             starts=(KAFKA_REFUSALS,)),
         _counter("llog_kafka_handler_failures_total", "kafka.handler_failures",
             "Requests that ended their connection because of a fault of the broker, which its log explains."),
+    ),
+    "Security": (
+        _counter("llog_authorization_refusals_total", "security.authorization_refusals",
+            "Resources that a principal was refused by access control lists."),
+        _counter("llog_authentication_failures_total", "security.authentication_failures",
+            "Kafka clients that failed to authenticate."),
     ),
     "Batching": (
         _gauge("llog_wal_bytes", "wal.bytes",

@@ -58,6 +58,7 @@ class RequestRecord:
         "error_type",
         "exchange",
         "on_finished",
+        "principal",
         "request_id",
         "response_bytes",
         "route",
@@ -72,6 +73,8 @@ class RequestRecord:
         self.exchange, self.started = exchange, started
         self.request_id = request_id_of(exchange)
         self.route, self.error_type, self.error = UNMATCHED, "", ""
+        self.principal = ""
+        """Whose request it is, where authorization is on."""
         self.subject = ""
         """What the request would change, for its audit line."""
         self.wait_ms: float = 0

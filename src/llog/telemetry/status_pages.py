@@ -19,7 +19,7 @@ import msgspec
 
 from llog.errors import LlogError, RequestUnauthenticated
 from llog.listener.connection import ConnectionSet
-from llog.listener.http1 import RETRY_AFTER, ErrorAnswer, Exchange, HttpConnection, Reply, json_reply
+from llog.listener.http1 import ENCODER, RETRY_AFTER, ErrorAnswer, Exchange, HttpConnection, Reply, json_reply
 from llog.listener.tokens import Access, Tokens
 from llog.settings import Settings
 from llog.telemetry.metrics import CONTENT_TYPE
@@ -70,6 +70,15 @@ def _ready(services: StatusServices, stopping: bool) -> Reply:
         reasons.append("stopping")
     answer = Ready(is_ready, str(health.get("status", "ok")), reasons)
     return json_reply(answer, 200 if is_ready else 503, None if is_ready else RETRY_AFTER)
+
+
+def state_page(path: str, services: StatusServices, *, stopping: bool = False) -> Reply:
+    """`/health` or `/ready` for those who may not know more: the state, without reasons and names."""
+    state: dict[str, object] = {"status": str(services.health().get("status", "ok"))}
+    if path == "/health":
+        return json_reply(state)
+    page = _ready(services, stopping)
+    return page._replace(body=ENCODER.encode({"ready": page.status == 200, **state}))
 
 
 class StatusPages:

@@ -9,7 +9,7 @@ from llog.formats.records.bytes_batch import decode_bytes_batch
 from llog.formats.records.record_batch import BatchRule, walk
 from llog.formats.segment import parse_footer, verify_data
 from llog.formats.shared_blob import parse_shared_blob
-from llog.formats.values import ProducerSnapshot, TopicRecord, decode_value
+from llog.formats.values import GroupOffset, ProducerSnapshot, TopicRecord, decode_value
 from llog.log.keys import Keys
 from tests import samples
 from tests.golden.write import BYTES_BATCH, FIRST, HERE, current, newest
@@ -79,3 +79,11 @@ def test_the_golden_keys_are_parsed() -> None:
         path, _, route = line.partition(" ")
         parsed = keys.parse(path) if route else keys.parse_object(path)
         assert parsed is not None, line
+
+
+def test_a_position_of_an_earlier_release_was_committed_in_no_generation() -> None:
+    [name] = [name for name in NAMES if "GroupOffset" in name]
+    before = decode_value(GroupOffset, (HERE / "v1" / name).read_bytes(), name)
+    now = decode_value(GroupOffset, (HERE / "v2" / name).read_bytes(), name)
+    assert (before.generation, now.generation) == (-1, 4)
+    assert replace(before, generation=4) == now

@@ -24,6 +24,7 @@ from llog.log.context import LogContext, LogOptions
 from llog.log.keys import Keys, Log
 from llog.log.read.read import iter_runs, view
 from llog.log.topics.known_topics import KnownTopics
+from llog.security.security import Security
 from llog.settings import Settings
 from llog.stores.metadata.memory import MemoryBacking, MemoryStore
 from llog.stores.objects.memory import MemoryObjectStore
@@ -84,6 +85,7 @@ class BrokerDouble:
         self.trouble = ""
         self.topics = KnownTopics(self.context, lambda: time.monotonic() * 1_000)
         self.metrics, self.pool = MetricsDouble(), MemoryPool(pool_bytes)
+        self.security = Security(self.settings, self.context, lambda: time.monotonic() * 1_000, self.metrics.count)
         self.writes, self.reads = writes, reads
         self.changed: list[Log] = []
         self.failing: dict[Log, LlogError] = {}

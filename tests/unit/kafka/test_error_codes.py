@@ -45,6 +45,7 @@ DECIDED: Final = {
     "NETWORK_EXCEPTION": "ClientDisconnected",
     "SASL_AUTHENTICATION_FAILED": "RequestUnauthenticated",
     "CLUSTER_AUTHORIZATION_FAILED": "RequestForbidden",
+    "NON_EMPTY_GROUP": "GroupHasMembers",
     # No request of a Kafka client raises these, or they are faults of ours.
     "UNKNOWN_SERVER_ERROR": """
         LlogError LogError TopicError NotEncodable CompactionFailed VacuumRefused IllegalSegmentState RestoreRefused

@@ -72,7 +72,10 @@ def test_every_cluster_key_comes_back(root: str, name: str, item: str, batch: in
         (keys.chore_claim(name), ParsedKey("chore_claim", name=name)),
         (keys.broker(name), ParsedKey("broker", name=name)),
         (keys.node(batch % 2**31), ParsedKey("node", node_id=batch % 2**31)),
-        (keys.group_item(name, item), ParsedKey("group_item", name=name, item=item)),
+        (keys.coordinator(batch % 64), ParsedKey("coordinator", slot=batch % 64)),
+        (keys.group(name), ParsedKey("group", name=name)),
+        (keys.group_item(name, f"offset:{item}"), ParsedKey("group_item", name=name, item=f"offset:{item}")),
+        (keys.group_item(name, f"page:{item}"), ParsedKey("group_page", name=name, item=f"page:{item}")),
         (keys.sink(name, batch), ParsedKey("sink", name=name, offset=batch)),
     ]:
         check_key(key)

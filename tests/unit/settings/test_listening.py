@@ -9,7 +9,13 @@ import pytest
 
 from llog.errors import ExposureRefused, SettingsError
 from llog.settings import Settings
-from llog.settings.listening import advertised_address, check_kafka_address, listening_socket
+from llog.settings.listening import (
+    advertised_address,
+    check_exposure,
+    check_kafka_address,
+    kafka_protocol,
+    listening_socket,
+)
 from llog.settings.urls import format_host_port, parse_host_port
 
 
@@ -74,3 +80,67 @@ def test_a_port_that_is_held_without_listening_refuses_connections() -> None:
     held = listening_socket("127.0.0.1", 0, of="LLOG_KAFKA", backlog=None, reuse_port=True)
     with held, pytest.raises(ConnectionRefusedError):
         socket.create_connection(held.getsockname(), 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({}, "LLOG_KAFKA_SASL_MECHANISMS"),
+        ({"insecure": True}, ""),
+        ({"kafka_sasl_mechanisms": ("SCRAM-SHA-256",)}, "LLOG_TLS_CERT_FILE"),
+        ({"kafka_sasl_mechanisms": ("SCRAM-SHA-256",), "insecure": True}, ""),
+        ({"kafka_sasl_mechanisms": ("SCRAM-SHA-256",), "tls": True}, ""),
+        ({"kafka_sasl_mechanisms": ("PLAIN",)}, "read on the way"),
+        ({"kafka_sasl_mechanisms": ("PLAIN",), "insecure": True}, "read on the way"),
+        ({"kafka_sasl_mechanisms": ("PLAIN",), "tls": True}, ""),
+        ({"tls": True}, "LLOG_KAFKA_SASL_MECHANISMS"),
+        ({"tls": True, "tls_client_auth": "requested"}, "LLOG_KAFKA_SASL_MECHANISMS"),
+        ({"tls": True, "tls_client_auth": "required"}, ""),
+    ],
+)
+def test_an_exposed_kafka_address_needs_clients_that_authenticate_over_tls(
+    tmp_path: Path, given: dict[str, object], refused: str
+) -> None:
+    files = {name: tmp_path / name for name in ("tls_cert_file", "tls_key_file", "tls_client_ca_file")}
+    for path in files.values():
+        path.touch()
+    more = dict(files) if given.pop("tls", False) else {}
+    chosen = settings(kafka_host="10.0.0.1", **given, **more)
+    if refused:
+        with pytest.raises(SettingsError, match=refused):
+            check_kafka_address(chosen)
+    else:
+        check_kafka_address(chosen)
+    check_kafka_address(settings(**given, **more))  # a loopback address may do without
+
+
+def test_the_http_tokens_are_not_needed_where_acls_decide(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.touch()
+    key.touch()
+    chosen = settings(authorization=True, tls_cert_file=cert, tls_key_file=key)
+    check_exposure(chosen, host="10.0.0.1")
+    with pytest.raises(ExposureRefused, match="LLOG_TLS_CERT_FILE"):
+        check_exposure(settings(authorization=True), host="10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"kafka_sasl_mechanisms": ("OAUTHBEARER",)}, "LLOG_OAUTH_JWKS and LLOG_OAUTH_ISSUER and LLOG_OAUTH_AUDIENCE"),
+        ({"kafka_sasl_mechanisms": ("GSSAPI",)}, "is none of PLAIN"),
+        ({"oauth_jwks": "http://id.example/keys"}, "needs https"),
+        ({"tls_client_auth": "required"}, "LLOG_TLS_CLIENT_CA_FILE"),
+        ({"super_users": ("ada",)}, "User:name"),
+    ],
+)
+def test_settings_that_would_protect_nothing_are_refused(given: dict[str, object], wanted: str) -> None:
+    with pytest.raises(SettingsError, match=wanted):
+        settings(**given)
+
+
+def test_the_protocol_has_kafkas_name(tmp_path: Path) -> None:
+    tls = {"tls_cert_file": tmp_path / "cert", "tls_key_file": tmp_path / "key"}
+    sasl = {"kafka_sasl_mechanisms": ("SCRAM-SHA-512",)}
+    names = [kafka_protocol(settings(**one)) for one in ({}, tls, sasl, {**tls, **sasl})]
+    assert names == ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]

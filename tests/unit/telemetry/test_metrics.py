@@ -102,7 +102,7 @@ async def test_the_json_page_is_json_and_has_every_section_of_the_contract(activ
     assert set(page) == {
         "broker", "loadtest", "compactor", "http", "batching", "append", "log", "consume", "tail_cache", "compaction",
         "logs", "vacuum", "clock", "metadata", "oxia", "s3", "metrics", "process", "wal",
-        "kafka",
+        "kafka", "security",
     }  # fmt: skip
     assert page["oxia"] == page["metadata"]
     assert page["broker"]["broker_id"] == "broker-1"

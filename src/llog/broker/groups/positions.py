@@ -1,11 +1,17 @@
 """Positions of consumer groups: the next offset that a group reads, per log.
 
-All group keys are read and written here. Each position is one metadata record per group, log and incarnation of the
-topic, changed by compare-and-set; a re-created topic starts without positions.
+HTTP, Spark, the command line and Kafka clients share them. Each position is one metadata record per group, log and
+incarnation of the topic, changed by compare-and-set; a re-created topic starts without positions.
 
 The last commit wins. A commit that is retried after an unknown outcome writes only over the version that a strict read
 returned before, so it never undoes a later commit. Positions are kept only for logs that exist, which bounds the
 records of a group.
+
+`GroupPositions` commits for consumers that are no members: a group with members refuses them (rule G12). Each attempt
+reads the position first, then the group's head by a strict read, and then writes at the version of that position. So a
+position that a member committed after the head was read is never overwritten: its version has changed. A member that
+joins between both may have read the position before this commit; its own next commit then wins, as the later one. The
+order does the same on stores with and without atomic groups of writes.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from llog.errors import (
+    GroupHasMembers,
     InvalidArgument,
     LogBusy,
     LogDeleted,
@@ -27,6 +34,7 @@ from llog.errors import (
     VersionConflict,
 )
 from llog.formats.values import GroupOffset, TopicRecord, decode_value, encode_value
+from llog.groups.records import decode_head, encode_record, simple_head
 from llog.limits import GROUP_POSITION_METADATA_CHARS_MAX, GROUP_POSITIONS_PER_CALL_MAX
 from llog.log.context import LogChange, LogContext
 from llog.log.keys import OFFSET_MAX, Log
@@ -37,10 +45,11 @@ GROUP_POSITION_ROUNDS_MAX: Final = 16
 # Positions that one `fetch` lists; for a group with more, the caller names the logs.
 GROUP_POSITIONS_LISTED_MAX: Final = 10_000
 
-_PREFIX: Final = "offset:"
-_BEHIND_PREFIX: Final = "offset;"
+POSITION_PREFIX: Final = "offset:"
+POSITION_PREFIX_END: Final = "offset;"
 # A longer topic name is replaced by its digest: a key segment holds 160 bytes, a topic name up to 249.
 _NAMED_TOPIC_CHARS_MAX: Final = 120
+NO_GENERATION: Final = -1
 
 
 class Position(NamedTuple):
@@ -61,7 +70,7 @@ def item_name(log: Log, incarnation: int) -> str:
     topic = log.topic
     if len(topic) > _NAMED_TOPIC_CHARS_MAX:
         topic = f"sha256={hashlib.sha256(topic.encode()).hexdigest()}"
-    return f"{_PREFIX}{topic}:{log.partition}:{incarnation}"
+    return f"{POSITION_PREFIX}{topic}:{log.partition}:{incarnation}"
 
 
 def incarnation_of(item: str) -> int:
@@ -76,7 +85,8 @@ class GroupPositions:
 
     # -- commit -------------------------------------------------------------------------------------------------------
     async def commit(self, group: str, positions: Mapping[Log, Position]) -> dict[Log, LogError | None]:
-        """Per log None, or the error that kept its position from being stored. Raises on a failed metadata store."""
+        """Per log None, or the error that kept its position from being stored. Raises `GroupHasMembers`, and errors of
+        the metadata store."""
         _check_count(len(positions))
         for log, position in positions.items():
             check_position(log, position)
@@ -125,6 +135,9 @@ class GroupPositions:
                 open_commits.append(commit)
         if not open_commits:
             return []
+        generation = await self._generation_without_members(group)
+        for commit in open_commits:
+            commit.value = replace(commit.value, generation=generation)
         writes = [(Put(commit.key, commit.encoded(), commit.expected),) for commit in open_commits]
         outcomes = await self._context.metadata.write(writes)
         left, first_ones = [], []
@@ -139,15 +152,34 @@ class GroupPositions:
         await self._remove_former(group, first_ones)
         return left
 
+    async def _generation_without_members(self, group: str) -> int:
+        """The group's generation; a group without a head gets one, so that it is listed."""
+        key = self._context.keys.group(group)
+        last: MetadataStoreError
+        for _ in range(GROUP_POSITION_ROUNDS_MAX):
+            record = await self._context.metadata.get(key, strict=True)
+            if record is not None:
+                head = decode_head(record.value, key.path)
+                if head.members:
+                    raise GroupHasMembers(group, head.members)
+                return head.generation or NO_GENERATION
+            now_ms = self._context.now_ms()
+            simple = encode_record(simple_head(f"{self._context.random_bits(64):016x}", now_ms), key.path)
+            try:
+                await self._context.metadata.put(key, simple, expected=ABSENT)
+                return NO_GENERATION
+            except MetadataStoreError as error:  # the next round reads what there is
+                if not (error.retriable or isinstance(error, VersionConflict)):
+                    raise
+                last = error
+        raise last
+
     async def _remove_former(self, group: str, commits: Sequence[_Commit]) -> None:
         """The first commit in an incarnation deletes the position of the previous one. A leftover is harmless."""
         if not commits:
             return
-        keys = [former_key(commit.key, commit.incarnation) for commit in commits]
-        former = await self._context.metadata.get_many(keys)
-        deletes = [(Delete(record.key, record.version),) for record in former if record is not None]
-        if deletes:
-            await self._context.metadata.write(deletes)
+        former = await remove_former(self._context, [(commit.key, commit.incarnation) for commit in commits])
+        if any(former):
             gone = {str(commit.log): "of a deleted topic" for commit, old in zip(commits, former, strict=True) if old}
             self._context.on_change(LogChange("group.delete", group, before=gone))
 
@@ -176,7 +208,9 @@ class GroupPositions:
     async def _fetch_all(self, group: str) -> dict[Log, CommittedPosition]:
         kept: dict[Log, tuple[int, CommittedPosition]] = {}
         parent = self._context.keys.group(group)
-        async for record in self._context.metadata.scan_all(parent, start=_PREFIX, stop=_BEHIND_PREFIX, strict=True):
+        async for record in self._context.metadata.scan_all(
+            parent, start=POSITION_PREFIX, stop=POSITION_PREFIX_END, strict=True
+        ):
             value = decode_value(GroupOffset, record.value, record.key.path)
             incarnation = incarnation_of(last_segment(record.key.path))
             log = Log(value.topic, value.partition)
@@ -211,6 +245,15 @@ def _incarnation_or_error(log: Log, topic: TopicRecord | None) -> int | LogError
     if log.partition >= topic.partition_count:
         return PartitionOutOfRange(*log, f"the topic has {topic.partition_count} partitions")
     return topic.incarnation
+
+
+async def remove_former(context: LogContext, positions: Sequence[tuple[Key, int]]) -> list[Record | None]:
+    """Delete the same positions in the previous incarnations, by version; what there was."""
+    former = await context.metadata.get_many([former_key(key, incarnation) for key, incarnation in positions])
+    deletes = [(Delete(record.key, record.version),) for record in former if record is not None]
+    if deletes:
+        await context.metadata.write(deletes)
+    return former
 
 
 def former_key(key: Key, incarnation: int) -> Key:

@@ -379,6 +379,8 @@ class Health(Answer, frozen=True):
     """It is about to stop and sends Kafka clients to other nodes."""
     started_at_ms: int | UnsetType = UNSET
     role: Literal["both", "write", "read"] | UnsetType = UNSET
+    groups: dict[str, int] | UnsetType = UNSET
+    """Consumer groups: `slots` (of 64) that it coordinates, `groups_in_memory`, and requests that are `waiting`."""
     acknowledged_means: str | UnsetType = UNSET
     fenced: list[str] | UnsetType = UNSET
     """Fenced logs that this broker met, each with the reason."""

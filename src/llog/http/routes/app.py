@@ -28,6 +28,7 @@ from llog.errors import InvalidArgument, LlogError, RequestOverload, UncertainOu
 from llog.http.asgi import AsgiApp, serve_asgi
 from llog.http.routes import consume, health, partitions, produce, tail, topics
 from llog.http.routes import positions as offsets
+from llog.http.routes.authorization import CLUSTER_PAGES, check_cluster_right, check_topic_right, identify
 from llog.http.routes.errors import error_reply, status_of
 from llog.http.routes.openapi import AUDIT, QUERY, openapi_config, options_routes
 from llog.http.routes.runtime import RECORD, RUNTIME, BrokerServices, Runtime, record_of, response_of, runtime_of
@@ -159,10 +160,13 @@ def build_app(services: BrokerServices) -> HttpApp:
 
 
 def check_access(runtime: Runtime, record: RequestRecord, access: str) -> None:
-    exchange = record.exchange
-    sent = runtime.tokens.sent(exchange.header(b"authorization"))
-    act_as(Principal(sent.holder, exchange.client[0] if exchange.client else "", record.request_id))
-    runtime.tokens.check(access, sent)
+    if runtime.services.security.authorizer is not None:
+        identify(runtime, record)
+    else:
+        exchange = record.exchange
+        sent = runtime.tokens.sent(exchange.header(b"authorization"))
+        act_as(Principal(sent.holder, exchange.client[0] if exchange.client else "", record.request_id))
+        runtime.tokens.check(access, sent)
     if access == Access.WRITE and runtime.stopping.is_set():
         # Requests in flight are finished; a new one would meet a producer that is closing.
         raise RequestOverload("this broker is stopping: send the request to another broker")
@@ -173,7 +177,14 @@ async def _guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRo
     record = record_of(connection)
     record.route = connection.scope.get("path_template") or UNMATCHED
     record.subject = ":".join(str(value) for value in connection.path_params.values())
-    check_access(runtime_of(connection), record, handler.opt.get(Access.KEY, Access.EITHER))
+    access = handler.opt.get(Access.KEY, Access.EITHER)
+    check_access(runtime_of(connection), record, access)
+    if access == Access.OPEN:
+        pass
+    elif "topic" in connection.path_params:
+        check_topic_right(runtime_of(connection), record, str(connection.path_params["topic"]))
+    elif record.route in CLUSTER_PAGES:
+        check_cluster_right(runtime_of(connection), record)
     known = handler.opt.get(QUERY)
     if known is None:
         return

@@ -18,6 +18,7 @@ from llog.errors import ClientDisconnected, InvalidArgument
 from llog.http.json.consume_answer import PlainAnswer, answer_of
 from llog.http.json.decode import checked_log
 from llog.http.json.schemas import ConsumeAnswer, ConsumeBody
+from llog.http.routes.authorization import check_rights
 from llog.http.routes.openapi import operation
 from llog.http.routes.runtime import (
     AnswerShare,
@@ -31,6 +32,7 @@ from llog.http.routes.runtime import (
 from llog.listener.http1 import ENCODER, Exchange, Reply
 from llog.listener.tokens import Access
 from llog.log.keys import Log
+from llog.security.acl import ResourceType
 from llog.telemetry.request_log import RequestRecord
 
 
@@ -48,6 +50,7 @@ async def consume(request: Request) -> Response[bytes]:  # type: ignore[type-arg
 async def consume_records(runtime: Runtime, record: RequestRecord) -> Reply:
     exchange = record.exchange
     wanted = plan_consume(await decoded_small_body(runtime, exchange, ConsumeBody))
+    check_rights(runtime, record, ResourceType.TOPIC, {fetch.log.topic for fetch in wanted.partitions})
     share = AnswerShare(runtime.answers)
     record.on_finished, record.wait_ms = share.give, wanted.max_wait_ms
     plain = PlainAnswer()

@@ -47,6 +47,7 @@ STATUSES: Final[Mapping[int, tuple[type[e.LlogError], ...]]] = {
         e.VersionConflict,
         e.ObjectAlreadyExists,
         e.VacuumRefused,
+        e.GroupHasMembers,
         e.RestoreRefused,
         e.ExportRefused,
         e.ClusterMismatch,

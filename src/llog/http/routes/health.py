@@ -5,15 +5,18 @@ from __future__ import annotations
 from litestar import Request, Response, get
 
 from llog.http.json.schemas import Health
+from llog.http.routes.authorization import STATE_PAGES, describes_cluster
 from llog.http.routes.openapi import operation
 from llog.http.routes.runtime import record_of, response_of, runtime_of
 from llog.listener.tokens import Access
-from llog.telemetry.status_pages import Ready, status_page
+from llog.telemetry.status_pages import Ready, state_page, status_page
 
 
 async def _page(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
-    runtime = runtime_of(request)
-    path = record_of(request).route
+    runtime, record = runtime_of(request), record_of(request)
+    path = record.route
+    if path in STATE_PAGES and not describes_cluster(runtime, record):
+        return response_of(state_page(path, runtime.services, stopping=runtime.draining))
     return response_of(await status_page(path, runtime.services, stopping=runtime.draining))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from litestar import Request, Response, post
 
 from llog.audit_log import write_line
@@ -16,10 +18,12 @@ from llog.http.json.schemas import (
     OffsetsFetch,
     OffsetsFetchAnswer,
 )
+from llog.http.routes.authorization import check_rights, sees
 from llog.http.routes.openapi import AUDIT, operation
-from llog.http.routes.runtime import decoded_body, json_response, record_of, runtime_of
+from llog.http.routes.runtime import AnyRequest, decoded_body, json_response, record_of, runtime_of
 from llog.listener.tokens import Access
 from llog.log.keys import Log
+from llog.security.acl import Operation, ResourceType
 
 
 @post(
@@ -39,6 +43,7 @@ async def commit_offsets(request: Request) -> Response[bytes]:  # type: ignore[t
     body = await decoded_body(request, OffsetsCommit)
     record_of(request).subject = body.group
     positions = plan_positions(body)
+    _check_rights(request, body.group, positions)
     outcomes = await runtime_of(request).services.positions.commit(body.group, positions)
     results = [_result(log, positions[log].offset, outcomes[log]) for log in positions]
     failed = sum(not result.ok for result in results)
@@ -59,13 +64,27 @@ async def commit_offsets(request: Request) -> Response[bytes]:  # type: ignore[t
 async def fetch_offsets(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, OffsetsFetch)
     logs = None
+    check_rights(runtime_of(request), record_of(request), ResourceType.GROUP, (body.group,))
     if body.topic_partitions is not None:
         logs = [
             checked_log(wanted.topic, wanted.partition, f"topic_partitions[{number}].topic")
             for number, wanted in enumerate(body.topic_partitions)
         ]
+        check_rights(runtime_of(request), record_of(request), ResourceType.TOPIC, {log.topic for log in logs})
     found = await runtime_of(request).services.positions.fetch(body.group, logs)
+    if logs is None:
+        found = {log: position for log, position in found.items() if _is_shown(request, log)}
     return json_response(OffsetsFetchAnswer(body.group, [_fetched(log, found[log]) for log in found]))
+
+
+def _check_rights(request: AnyRequest, group: str, logs: Iterable[Log]) -> None:
+    """The group's first, as in Kafka."""
+    check_rights(runtime_of(request), record_of(request), ResourceType.GROUP, (group,))
+    check_rights(runtime_of(request), record_of(request), ResourceType.TOPIC, {log.topic for log in logs})
+
+
+def _is_shown(request: AnyRequest, log: Log) -> bool:
+    return sees(runtime_of(request), record_of(request), ResourceType.TOPIC, log.topic, Operation.DESCRIBE)
 
 
 def plan_positions(body: OffsetsCommit) -> dict[Log, Position]:

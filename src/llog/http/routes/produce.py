@@ -25,10 +25,12 @@ from llog.errors import (
     LlogError,
     LogError,
     RequestOverload,
+    TopicNotFound,
 )
 from llog.http.json.produce_encode import EncodedRequest, KeyedRequest, RequestBatch, encoded_request
 from llog.http.json.produce_route import Origin
 from llog.http.json.schemas import ProduceAnswer, ProduceRequest, ProduceResult
+from llog.http.routes.authorization import check_creation, check_rights
 from llog.http.routes.errors import status_of
 from llog.http.routes.openapi import operation
 from llog.http.routes.runtime import Runtime, TakenBody, record_of, response_of, runtime_of
@@ -37,8 +39,9 @@ from llog.listener.tokens import Access
 from llog.log.append.append import Appended, EncodedGroup, piece_outcomes
 from llog.log.append.pieces import Landed
 from llog.log.topics.config import TopicConfig
-from llog.log.topics.known_topics import Config
+from llog.log.topics.known_topics import Config, KnownTopic
 from llog.log.topics.record_limits import refusal_of_records
+from llog.security.acl import Operation, ResourceType
 from llog.telemetry.request_log import RequestRecord
 
 
@@ -73,6 +76,8 @@ async def produce_records(runtime: Runtime, record: RequestRecord) -> Reply:
         request = await runtime.off_loop(
             body.size, lambda: encoded_request(body.joined(), encoding=encoding, now_ms=now_ms)
         )
+        if services.security.authorizer is not None:
+            await _check_rights(runtime, record, request)
         if isinstance(request, KeyedRequest):
             encoded = await _routed(runtime, request, body.size)
         else:
@@ -88,6 +93,28 @@ async def produce_records(runtime: Runtime, record: RequestRecord) -> Reply:
         record.note_failures(first.error_type, first.error, answer.error_count, len(answer.results))
     may_repeat = status == 503 and not any(result.error_type == AppendUncertain.__name__ for result in answer.results)
     return json_reply(answer, status, RETRY_AFTER if may_repeat else None)
+
+
+async def _check_rights(runtime: Runtime, record: RequestRecord, request: EncodedRequest | KeyedRequest) -> None:
+    """A request that names a topic it may not write to is refused whole; one that would create a topic or add a
+    partition without the right to, too."""
+    if isinstance(request, KeyedRequest):
+        wanted = dict.fromkeys(request.topics, 0)
+    else:
+        wanted = {}
+        for batch in request.batches:
+            wanted[batch.log.topic] = max(batch.log.partition, wanted.get(batch.log.topic, 0))
+    check_rights(runtime, record, ResourceType.TOPIC, wanted, Operation.WRITE)
+    known = await runtime.services.topics.find(wanted)
+    made = [topic for topic, partition in wanted.items() if not _exists(known[topic], partition)]
+    if made:
+        check_creation(runtime, record, made)
+
+
+def _exists(topic: KnownTopic | LlogError, partition: int) -> bool:
+    if isinstance(topic, LlogError):
+        return not isinstance(topic, TopicNotFound)
+    return partition < topic.partition_count
 
 
 async def _routed(runtime: Runtime, request: KeyedRequest, size: int) -> EncodedRequest:

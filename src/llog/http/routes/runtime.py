@@ -33,6 +33,8 @@ from llog.log.append.append import EncodedGroup
 from llog.log.context import LogContext
 from llog.log.keys import Log
 from llog.log.topics.known_topics import KnownTopics
+from llog.security.certificates import principal_rules
+from llog.security.security import Security
 from llog.telemetry.request_log import HttpMetrics, RequestRecord
 from llog.telemetry.status_pages import StatusServices
 
@@ -89,6 +91,9 @@ class BrokerServices(StatusServices, Protocol):
     @property
     def pool(self) -> MemoryPool: ...
 
+    @property
+    def security(self) -> Security: ...
+
     def refusal(self) -> str:
         """Why no record can be accepted now; empty when records can be."""
 
@@ -108,6 +113,7 @@ class Runtime:
 
     def __init__(self, services: BrokerServices) -> None:
         self.services, self.tokens = services, Tokens(services.settings)
+        self.principal_rules = principal_rules(services.settings)
         self.stopping = asyncio.Event()
         self.draining = False
         """`/ready` answers 503, and everything else is served."""

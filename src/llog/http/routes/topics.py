@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Final
 
 from litestar import Request, Response, delete, get, patch, post
@@ -20,6 +21,7 @@ from llog.http.json.schemas import (
     TopicList,
     TopicSummary,
 )
+from llog.http.routes.authorization import check_creation, sees
 from llog.http.routes.openapi import QUERY, TopicInPath, changing, operation
 from llog.http.routes.runtime import decoded_body, json_response, record_of, runtime_of
 from llog.limits import METADATA_SCAN_PAGE_RECORDS_MAX
@@ -31,6 +33,7 @@ from llog.log.topics.admin import Topic, add_partitions, alter_topic, create_top
 from llog.log.topics.config import without_effect
 from llog.log.topics.create import for_each_partition
 from llog.log.topics.delete import delete_topic
+from llog.security.acl import Operation, ResourceType
 from llog.stores.metadata.port import after as after_segment
 from llog.stores.metadata.port import last_segment
 
@@ -58,6 +61,7 @@ _AFTER: Final = "Return topics with names behind this one: `next_after` of the p
 async def create(request: Request) -> Response[bytes]:  # type: ignore[type-arg]
     body = await decoded_body(request, TopicCreate)
     record_of(request).subject = body.topic
+    check_creation(runtime_of(request), record_of(request), (body.topic,))
     config = {name: config_text(value) for name, value in body.config.items()}
     context = runtime_of(request).services.context
     try:
@@ -80,22 +84,27 @@ async def list_all(
 ) -> Response[bytes]:
     if after:
         check_topic(after)
-    topics = await _page(runtime_of(request).services.context, after, limit + 1)
+    runtime, record = runtime_of(request), record_of(request)
+
+    def shown(name: str) -> bool:
+        return sees(runtime, record, ResourceType.TOPIC, name, Operation.DESCRIBE)
+
+    topics = await _page(runtime.services.context, after, limit + 1, shown)
     more = len(topics) > limit
     return json_response(
         TopicList([_summary(topic) for topic in topics[:limit]], topics[limit - 1].name if more else "")
     )
 
 
-async def _page(context: LogContext, after_name: str, count: int) -> list[Topic]:
-    """The first `count` live topics behind a name."""
+async def _page(context: LogContext, after_name: str, count: int, shown: Callable[[str], bool]) -> list[Topic]:
+    """The first `count` live topics behind a name, of those that are shown."""
     topics: list[Topic] = []
     start = after_segment(after_name) if after_name else ""
     while True:
         page = await context.metadata.scan(context.keys.topics(), start=start)
         for found in page:
             topic = Topic(last_segment(found.key.path), decode_value(TopicRecord, found.value, found.key.path))
-            if topic.record.state == "LIVE":
+            if topic.record.state == "LIVE" and shown(topic.name):
                 topics.append(topic)
         if len(topics) >= count or len(page) < METADATA_SCAN_PAGE_RECORDS_MAX:
             return topics[:count]

@@ -7,7 +7,9 @@
 A client that asks in a later version is answered in version 0 with UNSUPPORTED_VERSION and the same list, and asks
 again.
 
-Left out: no feature is offered until groups and transactions exist; there is no quota, so no throttle time.
+`group.version` 1 says that the consumer protocol (KIP-848) is served.
+
+Left out: `transaction.version`, until transactions exist; there is no quota, so no throttle time.
 """
 
 from __future__ import annotations
@@ -16,10 +18,18 @@ import re
 from typing import Final
 
 from llog.kafka.apis.handler import Call, Handler
-from llog.kafka.codec.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from llog.kafka.codec.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from llog.kafka.error_codes import ErrorCode
 
 SOFTWARE_CHARS_MAX: Final = 64
+GROUP_VERSION: Final = "group.version"
+ZERO_FEATURES_SINCE: Final = 4
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -32,7 +42,12 @@ def handle(call: Call) -> ApiVersionsResponse:
         if not all(_SOFTWARE.fullmatch(name) for name in names):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         call.client.software = " ".join(name[:SOFTWARE_CHARS_MAX] for name in names)
-    return ApiVersionsResponse(api_keys=_advertised())
+    return ApiVersionsResponse(
+        api_keys=_advertised(),
+        supported_features=[SupportedFeatureKey(GROUP_VERSION, 0, 1)] if call.version >= ZERO_FEATURES_SINCE else [],
+        finalized_features_epoch=0,
+        finalized_features=[FinalizedFeatureKey(GROUP_VERSION, 1, 1)],
+    )
 
 
 def _advertised() -> list[ApiVersion]:
@@ -50,5 +65,5 @@ HANDLER: Final = Handler(
         3: "flexible; name and version of the client's software, features of the broker",
         4: "features whose lowest version is 0",
     },
-    left_out="Features, until groups and transactions exist. Quotas: the throttle time is 0.",
+    left_out="`transaction.version`, until transactions exist. Quotas: the throttle time is 0.",
 )

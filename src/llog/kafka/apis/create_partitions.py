@@ -11,6 +11,7 @@ from functools import partial
 from llog.errors import LlogError
 from llog.kafka.administration import audited
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import check_allowed
 from llog.kafka.codec.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -20,6 +21,7 @@ from llog.kafka.codec.messages.create_partitions import (
 from llog.kafka.error_codes import ErrorCode, Refusal, code_of
 from llog.kafka.found_topics import found_topic
 from llog.log.topics.admin import add_partitions
+from llog.security.acl import ResourceType
 
 
 async def handle(call: Call) -> CreatePartitionsResponse:
@@ -36,6 +38,7 @@ async def handle(call: Call) -> CreatePartitionsResponse:
 async def _grow(call: Call, topic: CreatePartitionsTopic) -> None:
     dry_run, settings = call.request.validate_only, call.services.broker.settings
     with audited(call, "topic.grow", topic.name, topic.name, dry_run=dry_run):
+        check_allowed(call, ResourceType.TOPIC, topic.name)
         known = await found_topic(call, topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         check_growth(topic, known.partition_count, settings.topic_partitions_max)
         if not dry_run:

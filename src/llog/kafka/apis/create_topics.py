@@ -20,6 +20,7 @@ from uuid import UUID
 from llog.errors import LlogError, TopicAlreadyExists, TopicBeingDeleted, TopicNotFound
 from llog.kafka.administration import KAFKA_FIRST_OFFSET, audited
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import may_create, unauthorized
 from llog.kafka.codec import ZERO_UUID
 from llog.kafka.codec.messages.create_topics import (
     CreatableTopic,
@@ -32,6 +33,7 @@ from llog.kafka.error_codes import ErrorCode, Refusal, code_of
 from llog.kafka.found_topics import found_topics
 from llog.kafka.topic_configs import checked, shown_configs
 from llog.log.topics.admin import create_topic
+from llog.security.acl import Operation, ResourceType
 
 REPLICATION_FACTOR: Final = 1
 """Of every topic, as clients see it."""
@@ -59,6 +61,8 @@ def _result(name: str, outcome: CreatableTopicResult | LlogError) -> CreatableTo
 async def _create(call: Call, topic: CreatableTopic) -> CreatableTopicResult:
     broker, dry_run = call.services.broker, call.request.validate_only
     with audited(call, "topic.create", topic.name, topic.name, dry_run=dry_run):
+        if not may_create(call, topic.name):
+            raise unauthorized(ResourceType.TOPIC)
         found = (await found_topics(call, [topic.name]))[topic.name]
         if not isinstance(found, LlogError):
             raise TopicAlreadyExists(topic.name, f"it exists, with {found.partition_count} partitions")
@@ -67,14 +71,19 @@ async def _create(call: Call, topic: CreatableTopic) -> CreatableTopicResult:
         config = checked({one.name: one.value for one in topic.configs})
         count = partition_count(topic, broker.settings.default_partitions, broker.settings.topic_partitions_max)
         if dry_run:
-            return _created(topic.name, ZERO_UUID, count, config)
+            return _created(call, topic.name, ZERO_UUID, count, config)
         made = await create_topic(
             broker.context, topic.name, partitions=count, config=config, first_offset=KAFKA_FIRST_OFFSET
         )
-    return _created(topic.name, UUID(made.record.topic_id).bytes, count, made.record.config)
+    return _created(call, topic.name, UUID(made.record.topic_id).bytes, count, made.record.config)
 
 
-def _created(name: str, topic_id: bytes, count: int, config: dict[str, str]) -> CreatableTopicResult:
+def _created(call: Call, name: str, topic_id: bytes, count: int, config: dict[str, str]) -> CreatableTopicResult:
+    if not call.sees(ResourceType.TOPIC, name, Operation.DESCRIBE_CONFIGS):
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return CreatableTopicResult(
+            name, topic_id=topic_id, error_message=None, topic_config_error_code=code, configs=[]
+        )
     configs = [CreatableTopicConfigs(one.name, one.value, False, one.source, False) for one in shown_configs(config)]
     return CreatableTopicResult(
         name,

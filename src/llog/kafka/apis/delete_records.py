@@ -12,6 +12,7 @@ from typing import Final
 from llog.errors import LlogError
 from llog.kafka.administration import audited
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import check_allowed
 from llog.kafka.codec.messages.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -22,6 +23,7 @@ from llog.kafka.error_codes import ErrorCode, Refusal, code_of
 from llog.kafka.found_topics import found_topic
 from llog.log.cleanup.retention import delete_records
 from llog.log.keys import Log
+from llog.security.acl import ResourceType
 
 NO_LOW_WATERMARK: Final = -1
 
@@ -42,6 +44,7 @@ async def _delete(call: Call, log: Log, before_offset: int) -> int:
     """The first offset afterwards."""
     broker = call.services.broker
     with audited(call, "records.delete", str(log), log.topic):
+        check_allowed(call, ResourceType.TOPIC, log.topic)
         topic = await found_topic(call, log.topic, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if not 0 <= log.partition < topic.partition_count:
             reason = f"{log.topic} has {topic.partition_count} partitions, numbered from 0"

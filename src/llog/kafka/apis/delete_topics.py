@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 from llog.errors import InvalidArgument, LlogError, TopicNotFound
 from llog.kafka.administration import audited
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import check_allowed, judged_by_id
 from llog.kafka.codec import ZERO_UUID
 from llog.kafka.codec.messages.delete_topics import (
     DeletableTopicResult,
@@ -30,6 +31,7 @@ from llog.kafka.error_codes import ErrorCode, Refusal, code_of
 from llog.log.keys import Log, check_topic
 from llog.log.topics.delete import delete_topic
 from llog.log.topics.known_topics import KnownTopic
+from llog.security.acl import Operation, ResourceType
 
 TOPIC_IDS_SINCE: Final = 6
 Found = Mapping[bytes, KnownTopic | LlogError]
@@ -39,6 +41,7 @@ async def handle(call: Call) -> DeleteTopicsResponse:
     request: DeleteTopicsRequest = call.request
     wanted = request.topics if call.version >= TOPIC_IDS_SINCE else [DeleteTopicState(n) for n in request.topic_names]
     found = await call.services.topics.find_by_id(one.topic_id for one in wanted if one.topic_id != ZERO_UUID)
+    found = {topic_id: judged_by_id(call, topic, Operation.DELETE) for topic_id, topic in found.items()}
     plan = plan_deletions(wanted, found)
     outcomes = await call.services.changes.run(
         {name: partial(_delete, call, name, known) for name, known in plan.deletions.items()}, request.timeout_ms
@@ -93,6 +96,8 @@ async def _delete(call: Call, name: str, known: KnownTopic | None) -> bytes:
     """Delete the topic; its id, if it can be known."""
     broker = call.services.broker
     with audited(call, "topic.delete", name, name):
+        if known is None:  # else its id was judged
+            check_allowed(call, ResourceType.TOPIC, name, Operation.DELETE)
         try:
             check_topic(name)
         except InvalidArgument as error:

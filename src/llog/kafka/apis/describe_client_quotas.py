@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import cluster_refusal
 from llog.kafka.codec.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from llog.kafka.error_codes import ErrorCode
 
@@ -15,6 +16,8 @@ _MATCH_TYPES: Final = (0, 1, 2)
 
 def handle(call: Call) -> DescribeClientQuotasResponse:
     request: DescribeClientQuotasRequest = call.request
+    if refusal := cluster_refusal(call):
+        return _refused(refusal, "cluster authorization failed")
     seen: set[str] = set()
     for component in request.components:
         if component.entity_type not in _ENTITY_TYPES:

@@ -18,7 +18,7 @@ from llog.kafka.codec.messages.describe_cluster import (
     DescribeClusterResponse,
 )
 from llog.kafka.error_codes import ErrorCode
-from llog.kafka.operations import CLUSTER_OPERATIONS, NO_OPERATIONS
+from llog.kafka.operations import cluster_operations
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
@@ -35,9 +35,7 @@ def handle(call: Call) -> DescribeClusterResponse:
         brokers=[
             DescribeClusterBroker(node.node_id, node.host, node.port, node.zone or None) for node in cluster.nodes()
         ],
-        cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS
-        ),
+        cluster_authorized_operations=cluster_operations(call, asked=request.include_cluster_authorized_operations),
     )
 
 

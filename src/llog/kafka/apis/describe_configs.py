@@ -12,11 +12,11 @@ it. A broker has no logger but `root`; client metrics and groups have no configs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from llog.errors import LlogError
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import check_allowed, unauthorized
 from llog.kafka.broker_configs import broker_configs
 from llog.kafka.codec.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -26,7 +26,7 @@ from llog.kafka.codec.messages.describe_configs import (
     DescribeConfigsResult,
     DescribeConfigsSynonym,
 )
-from llog.kafka.config_changes import check_own
+from llog.kafka.config_changes import authorized_as, check_own
 from llog.kafka.error_codes import ErrorCode, Refusal, code_of
 from llog.kafka.found_topics import found_topics
 from llog.kafka.topic_configs import (
@@ -38,17 +38,20 @@ from llog.kafka.topic_configs import (
     shown_configs,
 )
 from llog.log.topics.known_topics import KnownTopic
+from llog.security import acl
 
 LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
 """Kafka's names of LLOG_LOG_LEVEL."""
 
-Topics = Mapping[str, KnownTopic | LlogError]
+Topics = dict[str, KnownTopic | LlogError]
 
 
 async def handle(call: Call) -> DescribeConfigsResponse:
     request: DescribeConfigsRequest = call.request
     names = [one.resource_name for one in request.resources if one.resource_type == ResourceType.TOPIC]
-    topics = await found_topics(call, names)
+    denied = call.denied(acl.ResourceType.TOPIC, names)
+    refused: Topics = dict.fromkeys(denied, unauthorized(acl.ResourceType.TOPIC))
+    topics = refused | await found_topics(call, [name for name in names if name not in denied])
     return DescribeConfigsResponse(results=[_described(call, resource, topics) for resource in request.resources])
 
 
@@ -71,6 +74,7 @@ def _configs(call: Call, resource: DescribeConfigsResource, topics: Topics) -> l
         if isinstance(topic, LlogError):
             raise topic
         return shown_configs(topic.record.config)
+    check_allowed(call, *authorized_as(kind, name))
     if kind is ResourceType.BROKER and not name:
         return []  # configs that all brokers were given while they ran: there are none
     if not name:

@@ -17,6 +17,7 @@ import time
 
 from llog.errors import LlogError
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import cluster_refusal
 from llog.kafka.codec.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -32,6 +33,8 @@ from llog.settings.urls import mask_url
 
 async def handle(call: Call) -> DescribeLogDirsResponse:
     services = call.services
+    if refusal := cluster_refusal(call):
+        return DescribeLogDirsResponse(error_code=refusal)
     log_dir = mask_url(services.broker.settings.objects_url)
     try:
         logs = await _led_here(call)

@@ -15,6 +15,7 @@ from llog.concurrency import gather_bounded
 from llog.errors import InvalidArgument, LlogError, PartitionNotInitialized
 from llog.formats.values import ProducerState as KnownState
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import unauthorized
 from llog.kafka.codec.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -26,6 +27,7 @@ from llog.kafka.error_codes import ErrorCode, Refusal, code_of
 from llog.log.keys import Log, check_topic
 from llog.log.producer_state import read_producers
 from llog.log.topics.known_topics import KnownTopic
+from llog.security.acl import ResourceType
 
 # Partitions of one request that are read at the same time.
 DESCRIBE_PRODUCERS_AT_ONCE: Final = 8
@@ -55,8 +57,11 @@ async def handle(call: Call) -> DescribeProducersResponse:
 
 
 async def _topics(call: Call, names: Sequence[str]) -> dict[str, KnownTopic | LlogError]:
-    found: dict[str, KnownTopic | LlogError] = {}
+    denied = call.denied(ResourceType.TOPIC, names)
+    found: dict[str, KnownTopic | LlogError] = dict.fromkeys(denied, unauthorized(ResourceType.TOPIC))
     for name in names:
+        if name in found:
+            continue
         try:
             check_topic(name)
         except InvalidArgument as error:

@@ -10,6 +10,7 @@ from typing import Final
 from llog.broker.cluster import zone_of_client
 from llog.errors import InvalidArgument, LlogError
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import unauthorized, visible
 from llog.kafka.codec.messages.describe_topic_partitions import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -19,9 +20,10 @@ from llog.kafka.codec.messages.describe_topic_partitions import (
 )
 from llog.kafka.codec.messages.metadata import MetadataResponsePartition
 from llog.kafka.error_codes import ErrorCode, code_of
-from llog.kafka.operations import TOPIC_OPERATIONS
+from llog.kafka.operations import topic_operations
 from llog.log.keys import check_topic
 from llog.log.topics.known_topics import KnownTopic
+from llog.security.acl import ResourceType
 
 PARTITIONS_PER_ANSWER_MAX: Final = 2_000
 """As Kafka's default (`max.request.partition.size.limit`)."""
@@ -36,12 +38,13 @@ async def handle(call: Call) -> DescribeTopicPartitionsResponse:
         return _refused(request)
     topics: dict[str, KnownTopic | LlogError] = {}
     if everything:
-        topics = {topic.name: topic for topic in await call.services.topics.all() if topic.name >= first}
+        topics = {topic.name: topic for topic in visible(call, await call.services.topics.all()) if topic.name >= first}
         if cursor is not None and cursor.topic_name not in topics:
             cursor = None  # deleted since the last page: go on with the topic behind it
     else:
-        valid = [name for name in names if _is_valid(name)]
-        found = await call.services.topics.find(valid)
+        denied = call.denied(ResourceType.TOPIC, names)
+        valid = [name for name in names if name not in denied and _is_valid(name)]
+        found = await call.services.topics.find(valid) | dict.fromkeys(denied, unauthorized(ResourceType.TOPIC))
         topics = {name: found.get(name) or InvalidArgument("topic", "its name is invalid") for name in names}
     return await _page(call, topics, 0 if cursor is None else cursor.partition_index)
 
@@ -58,13 +61,14 @@ async def _page(
         if room == 0:
             return DescribeTopicPartitionsResponse(topics=answered, next_cursor=Cursor(name, 0))
         if isinstance(topic, LlogError):
-            answered.append(_failed(name, topic))
+            answered.append(_failed(call, name, topic))
             continue
         [partitions] = await services.leaders.of(services.cluster, [topic], zone)
         end = min(first_partition + room, len(partitions))
+        operations = topic_operations(call, name)
         shown = [_shown(one) for one in partitions[first_partition:end]]
         answered.append(
-            DescribeTopicPartitionsResponseTopic(ErrorCode.NONE, name, topic.id_bytes, False, shown, TOPIC_OPERATIONS)
+            DescribeTopicPartitionsResponseTopic(ErrorCode.NONE, name, topic.id_bytes, False, shown, operations)
         )
         if end < len(partitions):
             return DescribeTopicPartitionsResponse(topics=answered, next_cursor=Cursor(name, end))
@@ -86,9 +90,9 @@ def _shown(partition: MetadataResponsePartition) -> DescribeTopicPartitionsRespo
     )
 
 
-def _failed(name: str, error: LlogError) -> DescribeTopicPartitionsResponseTopic:
+def _failed(call: Call, name: str, error: LlogError) -> DescribeTopicPartitionsResponseTopic:
     code = ErrorCode.INVALID_TOPIC_EXCEPTION if isinstance(error, InvalidArgument) else code_of(error)
-    return DescribeTopicPartitionsResponseTopic(code, name, topic_authorized_operations=TOPIC_OPERATIONS)
+    return DescribeTopicPartitionsResponseTopic(code, name, topic_authorized_operations=topic_operations(call, name))
 
 
 def _refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:

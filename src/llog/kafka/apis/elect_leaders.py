@@ -14,6 +14,7 @@ from typing import Final
 
 from llog.errors import LlogError
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import cluster_refusal
 from llog.kafka.codec.messages.elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -24,6 +25,7 @@ from llog.kafka.error_codes import ErrorCode, code_of
 from llog.kafka.found_topics import found_topics
 from llog.log.topics.known_topics import KnownTopic
 
+ERROR_CODE_SINCE: Final = 1
 ELECTION_TYPES: Final = (0, 1)
 """Preferred and unclean."""
 
@@ -31,10 +33,13 @@ ELECTION_TYPES: Final = (0, 1)
 async def handle(call: Call) -> ElectLeadersResponse:
     request: ElectLeadersRequest = call.request
     wanted = request.topic_partitions or []
-    if request.election_type not in ELECTION_TYPES:
+    code = cluster_refusal(call)
+    if code is ErrorCode.NONE and request.election_type not in ELECTION_TYPES:
         code = ErrorCode.INVALID_REQUEST
+    if code is not ErrorCode.NONE:
         refused = [ReplicaElectionResult(one.topic, [_answered(n, code) for n in one.partitions]) for one in wanted]
-        return ElectLeadersResponse(error_code=code, replica_election_results=refused)
+        whole = code if call.version >= ERROR_CODE_SINCE else ErrorCode.NONE
+        return ElectLeadersResponse(error_code=whole, replica_election_results=refused)
     found = await found_topics(call, (one.topic for one in wanted), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return ElectLeadersResponse(
         replica_election_results=[

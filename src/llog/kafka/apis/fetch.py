@@ -64,6 +64,7 @@ _EXPECTED: Final = frozenset(
         ErrorCode.OFFSET_OUT_OF_RANGE,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -103,9 +104,9 @@ async def _fetch(call: Call) -> FetchResponse:
 async def _find_topics(call: Call) -> list[Found]:
     topics = call.request.topics
     if call.version >= TOPIC_IDS_VERSION:
-        by_id = await find_topics_by_id(call.services, [topic.topic_id for topic in topics])
+        by_id = await find_topics_by_id(call, [topic.topic_id for topic in topics])
         return [by_id[topic.topic_id] for topic in topics]
-    by_name = await find_topics(call.services, [topic.topic for topic in topics])
+    by_name = await find_topics(call, [topic.topic for topic in topics])
     return [by_name[topic.topic] for topic in topics]
 
 

@@ -1,4 +1,4 @@
-"""All handlers, by API key: every module of `llog.kafka.apis` that declares `HANDLER`."""
+"""All handlers, by API key: every module of `llog.kafka.apis` and its folders that declares `HANDLER`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NOT_APIS: Final = frozenset({"handler", "handlers"})
 @cache
 def handlers() -> MappingProxyType[int, Handler]:
     found: dict[int, Handler] = {}
-    for module in pkgutil.iter_modules(modules.__path__):
-        if module.name in _NOT_APIS:
+    for module in pkgutil.walk_packages(modules.__path__, f"{modules.__name__}."):
+        if module.name.rpartition(".")[2] in _NOT_APIS:
             continue
-        handler = getattr(import_module(f"{modules.__name__}.{module.name}"), "HANDLER", None)
+        handler = getattr(import_module(module.name), "HANDLER", None)
         if isinstance(handler, Handler):
             assert handler.key not in found, f"two handlers for API {handler.key}"
             found[handler.key] = handler

@@ -15,8 +15,10 @@ from typing import Final
 
 from llog.errors import LlogError
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import cluster_refusal
 from llog.kafka.codec.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from llog.kafka.error_codes import ErrorCode, code_of
+from llog.security.acl import Operation, ResourceType
 
 NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
@@ -24,7 +26,7 @@ NO_EPOCH: Final = -1
 
 async def handle(call: Call) -> InitProducerIdResponse:
     request: InitProducerIdRequest = call.request
-    refusal = _refusal_of(request)
+    refusal = _refusal_of(request) or _unauthorized(call)
     if refusal is not None:
         return InitProducerIdResponse(error_code=refusal, producer_epoch=NO_EPOCH)
     try:
@@ -42,6 +44,13 @@ def _refusal_of(request: InitProducerIdRequest) -> ErrorCode | None:
     if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == NO_EPOCH):
         return ErrorCode.INVALID_REQUEST
     return None
+
+
+def _unauthorized(call: Call) -> ErrorCode | None:
+    """Without transactions, a producer that may write to some topic may have an id (KIP-679)."""
+    if call.sees_any(ResourceType.TOPIC, Operation.WRITE):
+        return None
+    return cluster_refusal(call) or None
 
 
 HANDLER: Final = Handler(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from llog.errors import LlogError
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import cluster_refusal
 from llog.kafka.codec.messages.list_config_resources import (
     ConfigResource,
     ListConfigResourcesRequest,
@@ -20,6 +21,8 @@ from llog.kafka.topic_configs import ResourceType
 
 async def handle(call: Call) -> ListConfigResourcesResponse:
     request: ListConfigResourcesRequest = call.request
+    if refusal := cluster_refusal(call):
+        return ListConfigResourcesResponse(error_code=refusal)
     if call.version == 0:
         return ListConfigResourcesResponse()
     known = {int(kind) for kind in ResourceType}

@@ -67,7 +67,7 @@ _Answer = OffsetAndTimestamp | ErrorCode
 
 async def handle(call: Call) -> ListOffsetsResponse:
     request: ListOffsetsRequest = call.request
-    found = await find_topics(call.services, [topic.name for topic in request.topics])
+    found = await find_topics(call, [topic.name for topic in request.topics])
     named = Counter((topic.name, one.partition_index) for topic in request.topics for one in topic.partitions)
     rows: list[_Row] = []
     for topic in request.topics:

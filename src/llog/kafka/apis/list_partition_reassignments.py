@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import cluster_refusal
 from llog.kafka.codec.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
 
 
-def handle(_: Call) -> ListPartitionReassignmentsResponse:
-    return ListPartitionReassignmentsResponse(error_message=None)
+def handle(call: Call) -> ListPartitionReassignmentsResponse:
+    return ListPartitionReassignmentsResponse(error_code=cluster_refusal(call), error_message=None)
 
 
 HANDLER = Handler(

@@ -29,6 +29,7 @@ from llog.broker.cluster import zone_of_client
 from llog.errors import InvalidArgument, LlogError, TopicAlreadyExists, TopicNotFound
 from llog.kafka.administration import KAFKA_FIRST_OFFSET
 from llog.kafka.apis.handler import Call, Handler
+from llog.kafka.authorization import judged_by_id, may_create, unauthorized, visible
 from llog.kafka.codec import ZERO_UUID
 from llog.kafka.codec.messages.metadata import (
     MetadataRequest,
@@ -37,10 +38,11 @@ from llog.kafka.codec.messages.metadata import (
     MetadataResponseTopic,
 )
 from llog.kafka.error_codes import ErrorCode, code_of
-from llog.kafka.operations import CLUSTER_OPERATIONS, NO_OPERATIONS, TOPIC_OPERATIONS
+from llog.kafka.operations import NO_OPERATIONS, TOPIC_OPERATIONS, cluster_operations, topic_operations
 from llog.log.keys import check_topic
 from llog.log.topics.admin import create_topic
 from llog.log.topics.known_topics import KnownTopic
+from llog.security.acl import Operation, ResourceType
 
 METADATA_TOPIC_IDS_SINCE: Final = 12
 METADATA_CREATES_MAX: Final = 1_000
@@ -61,9 +63,7 @@ async def handle(call: Call) -> MetadataResponse:
         cluster_id=cluster.cluster_id,
         controller_id=cluster.controller(),
         topics=topics,
-        cluster_authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else NO_OPERATIONS
-        ),
+        cluster_authorized_operations=cluster_operations(call, asked=request.include_cluster_authorized_operations),
     )
 
 
@@ -74,9 +74,10 @@ def _asks_by_id(request: MetadataRequest) -> bool:
 async def _topics(call: Call) -> list[MetadataResponseTopic]:
     wanted = call.request.topics
     if wanted is None or (not wanted and call.version == 0):
-        return await _known(call, await call.services.topics.all())
+        return await _known(call, visible(call, await call.services.topics.all()))
     if ids := list(dict.fromkeys(topic.topic_id for topic in wanted if topic.topic_id != ZERO_UUID)):
         found = await call.services.topics.find_by_id(ids)
+        found = {topic_id: judged_by_id(call, topic, Operation.DESCRIBE) for topic_id, topic in found.items()}
         known = await _known(call, [topic for topic in found.values() if isinstance(topic, KnownTopic)])
         return known + [
             _failed(call, None, _code(error, ErrorCode.UNKNOWN_TOPIC_ID), topic_id)
@@ -88,7 +89,12 @@ async def _topics(call: Call) -> list[MetadataResponseTopic]:
 
 async def _by_name(call: Call, names: Iterable[str]) -> list[MetadataResponseTopic]:
     valid, invalid = [], []
-    for name in names:
+    wanted = list(names)
+    denied = call.denied(ResourceType.TOPIC, wanted, Operation.DESCRIBE)
+    for name in wanted:
+        if name in denied:
+            invalid.append(_failed(call, name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            continue
         try:
             valid.append(check_topic(name))
         except InvalidArgument:
@@ -114,6 +120,8 @@ async def _created(call: Call, names: list[str]) -> dict[str, KnownTopic | LlogE
 async def _create(call: Call, name: str) -> None:
     """Create the topic; one that another client has just created is as good."""
     act_as(Principal(call.client.principal, call.client.host))
+    if not may_create(call, name):
+        raise unauthorized(ResourceType.TOPIC)
     broker = call.services.broker
     count = min(broker.settings.default_partitions, broker.settings.topic_partitions_max)
     try:
@@ -129,25 +137,28 @@ async def _known(call: Call, topics: Sequence[KnownTopic]) -> list[MetadataRespo
     if len(topics) > METADATA_STEP_TOPICS:  # finding them has taken a turn, and encoding the answer takes another
         await asyncio.sleep(0)
     partitions = await services.leaders.of(services.cluster, topics, zone_of_client(call.client_id))
-    operations = _operations(call)
     return [
-        MetadataResponseTopic(0, topic.name, topic.id_bytes, False, rows, operations)
+        MetadataResponseTopic(0, topic.name, topic.id_bytes, False, rows, _operations(call, topic.name))
         for topic, rows in zip(topics, partitions, strict=True)
     ]
 
 
 def _failed(call: Call, name: str | None, code: ErrorCode, topic_id: bytes = ZERO_UUID) -> MetadataResponseTopic:
     # With operations if they were asked for: kafka-python's admin client fails on an answer without them.
-    return MetadataResponseTopic(code, name, topic_id, topic_authorized_operations=_operations(call))
+    return MetadataResponseTopic(code, name, topic_id, topic_authorized_operations=_operations(call, name))
 
 
-def _operations(call: Call) -> int:
-    return TOPIC_OPERATIONS if call.request.include_topic_authorized_operations else NO_OPERATIONS
+def _operations(call: Call, name: str | None) -> int:
+    if not call.request.include_topic_authorized_operations:
+        return NO_OPERATIONS
+    return TOPIC_OPERATIONS if name is None else topic_operations(call, name)
 
 
 def _code(error: LlogError, missing: ErrorCode) -> ErrorCode:
     """Clients ask again after LEADER_NOT_AVAILABLE, whatever made reading the topic fail."""
     code = code_of(error)
+    if code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+        return code
     return missing if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else ErrorCode.LEADER_NOT_AVAILABLE
 
 

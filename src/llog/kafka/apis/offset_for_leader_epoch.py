@@ -27,7 +27,7 @@ from llog.log.topics.known_topics import KnownTopic
 
 async def handle(call: Call) -> OffsetForLeaderEpochResponse:
     request: OffsetForLeaderEpochRequest = call.request
-    found = await find_topics(call.services, [topic.topic for topic in request.topics])
+    found = await find_topics(call, [topic.topic for topic in request.topics])
     rows: list[EpochEndOffset | None] = []
     wanted: list[tuple[KnownTopic, Log]] = []
     for asked in request.topics:

@@ -16,13 +16,14 @@ is answered with REQUEST_TIMED_OUT and goes on. Left out: transactional batches.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from llog.broker.produce.buffer import TimedOutcomes
 from llog.errors import LlogError, LogDeleted, RequestRefused, ValueTooLarge
 from llog.kafka.apis.handler import Answer, Call, Handler
+from llog.kafka.authorization import judged_by_id
 from llog.kafka.codec import Versions
 from llog.kafka.codec.messages.produce import ProduceRequest, ProduceResponse
 from llog.kafka.error_codes import ErrorCode, code_of
@@ -30,6 +31,7 @@ from llog.kafka.produce.judge import RefusedBatch
 from llog.kafka.produce.lane import Lane
 from llog.kafka.produce.moved import moved, moved_from
 from llog.kafka.produce.request import (
+    IDS_FROM_VERSION,
     PlannedRequest,
     Target,
     byte_length_of,
@@ -40,6 +42,7 @@ from llog.kafka.produce.request import (
 )
 from llog.limits import MIB
 from llog.log.topics.known_topics import KnownTopic
+from llog.security.acl import ResourceType
 
 if TYPE_CHECKING:
     from llog.kafka.services import KafkaServices
@@ -55,6 +58,9 @@ TIMEOUT_MS_DEFAULT: Final = 30_000
 _CHECKERS: Final = ThreadPoolExecutor(CHECKING_THREADS, thread_name_prefix="llog-produce")
 _ACKS: Final = (-1, 0, 1)
 _BAD_ACKS: Final = RefusedBatch(ErrorCode.INVALID_REQUIRED_ACKS, "acks must be -1, 0 or 1")
+_NO_TRANSACTION: Final = RefusedBatch(
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactional id authorization failed"
+)
 _TIMED_OUT: Final = RefusedBatch(
     ErrorCode.REQUEST_TIMED_OUT, "the append was not decided within the request's timeout; it may still happen"
 )
@@ -64,21 +70,41 @@ def handle(call: Call) -> Answer | Awaitable[Answer]:
     request: ProduceRequest = call.request
     if request.acks not in _ACKS:
         return refuse_all(request, _BAD_ACKS)
+    transactional_id = request.transactional_id
+    if transactional_id is not None and not call.allows(ResourceType.TRANSACTIONAL_ID, transactional_id):
+        return refuse_all(request, _NO_TRANSACTION)
+    denied = _denied(call)
     if moved_from(call):
         if request.acks == 0:
             raise RequestRefused("produce without acknowledgement: this node takes no records")
-        return moved(call)
+        return moved(call, denied)
     lane: Lane = call.client.state.setdefault(KEY, Lane())
-    targets = fresh_targets(request, call.version, call.services.topics) if lane.is_free else None
-    if targets is not None and _is_short(call, targets):
-        return _submitted(call, _planned(call, targets))
-    return _answer_later(lane.run(lambda: _look_up_and_submit(call)))
+    targets = fresh_targets(request, call.version, call.services.topics, denied) if lane.is_free else None
+    if targets is not None:
+        targets = _authorized(call, targets)
+        if _is_short(call, targets):
+            return _submitted(call, _planned(call, targets))
+    return _answer_later(lane.run(lambda: _look_up_and_submit(call, denied)))
 
 
-async def _look_up_and_submit(call: Call) -> Answer | asyncio.Future[Answer]:
+def _denied(call: Call) -> Collection[str]:
+    """Names of topics that the client may not write to, of a request by name."""
+    if call.authorizer is None or call.version >= IDS_FROM_VERSION:
+        return ()
+    return call.denied(ResourceType.TOPIC, [data.name for data in call.request.topic_data])
+
+
+def _authorized(call: Call, targets: list[Target]) -> list[Target]:
+    """Of a request by id: without the topics that the client may not write to."""
+    if call.authorizer is None or call.version < IDS_FROM_VERSION:
+        return targets
+    return [judged_by_id(call, target) for target in targets]
+
+
+async def _look_up_and_submit(call: Call, denied: Collection[str]) -> Answer | asyncio.Future[Answer]:
     """Ends when the request is submitted; what it returns is, or becomes, the answer."""
     request: ProduceRequest = call.request
-    targets = await find_targets(request, call.version, call.services.topics)
+    targets = _authorized(call, await find_targets(request, call.version, call.services.topics, denied))
     if _is_short(call, targets):
         return _submitted(call, _planned(call, targets))
     loop = asyncio.get_running_loop()

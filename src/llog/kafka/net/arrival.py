@@ -33,6 +33,7 @@ class Arrival:
         "_pace",
         "_stalled",
         "client",
+        "limit_bytes",
         "share",
     )
 
@@ -49,6 +50,8 @@ class Arrival:
         self._context, self._now_ms, self._missing = context, now_ms, missing
         self._on_room, self._stalled = on_room, stalled
         self.client = ""
+        self.limit_bytes: int | None = None
+        """Of frames of a client that has not authenticated."""
         self.share: FrameShare | None = None
         """None between frames."""
         self._pace: SendPace | None = None
@@ -70,6 +73,8 @@ class Arrival:
     def _begin(self, size: int, key: int, arrived_bytes: int) -> FrameShare:
         context = self._context
         limit_bytes = context.produce_bytes_max if key == PRODUCE_KEY else context.small_bytes_max
+        if self.limit_bytes is not None:
+            limit_bytes = min(limit_bytes, self.limit_bytes)
         if size > limit_bytes:
             raise InvalidField("frame", f"its size is {size} of at most {limit_bytes} bytes")
         if key == PRODUCE_KEY:

@@ -26,7 +26,9 @@ from llog.kafka.net.answers import AnswerQueue
 from llog.kafka.net.arrival import Arrival
 from llog.kafka.net.context import ConnectionContext
 from llog.kafka.net.frames import Frame, FrameReader
+from llog.kafka.net.memory import UNAUTHENTICATED_FRAME_BYTES_MAX
 from llog.kafka.net.slot import Slot
+from llog.kafka.sasl import SaslSession
 from llog.limits import KIB
 from llog.listener.connection import SEND_TIMEOUT_MS, Connection, ConnectionSet, address
 
@@ -70,9 +72,13 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
         reached = address(transport.get_extra_info("sockname"))
         self._peer = Client(host, port, "" if reached is None else f"{reached[0]}:{reached[1]}")
         self._arrival.client = host
+        if self._context.authentication is not None:
+            self._context.authentication.begin(self._peer, transport.get_extra_info("ssl_object"))
+            if self._peer.sasl is not None:
+                self._arrival.limit_bytes = UNAUTHENTICATED_FRAME_BYTES_MAX
         self._context.log.connected(1)
         if self.admitted:
-            self.expect_within(IDLE_MS_MAX)
+            self.expect_within(self._idle_ms())
         else:
             self._refuse("connections", f"{self.peers.connections_max} connections are open")
 
@@ -139,7 +145,7 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
             if self._arrival.share is not None:
                 self.expect_within(self._arrival.patience_ms())
             else:
-                self.expect_within(None if self._slots else IDLE_MS_MAX)
+                self.expect_within(None if self._slots else self._idle_ms())
 
     def _serve_soon(self) -> None:
         if not self._serve_scheduled:
@@ -150,6 +156,11 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
         context = self._context
         slot = Slot(self._arrival.complete(), context.front_end, len(frame), context.now())
         self._slots.append(slot)
+        sasl = self._peer.sasl
+        if sasl is not None and (reason := sasl.refusal(frame)):
+            self._refuse("unauthenticated", reason)
+            self._done(slot)
+            return
         try:
             slot.request = request = context.dispatcher.read(frame, self._peer, slot.frame.give, slot.answer.hold)
         except FormatError as error:
@@ -190,7 +201,16 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
         except Exception as error:
             self._fail(slot, error)
         else:
+            if self._peer.sasl is not None:
+                self._heed(self._peer.sasl)
             self._done(slot)
+
+    def _heed(self, sasl: SaslSession) -> None:
+        """The client may just have authenticated, or failed to."""
+        if sasl.is_authenticated:
+            self._arrival.limit_bytes = None
+        if self._peer.ends:
+            self._ending = True
 
     def _fail(self, slot: Slot, error: BaseException) -> None:
         """The handler raised: the connection ends at this slot."""
@@ -234,7 +254,7 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
         elif not self.is_reading and not self._arrival.waits_for_room:
             self._serve_soon()
         elif not slots and self._arrival.share is None:
-            self.expect_within(IDLE_MS_MAX)
+            self.expect_within(self._idle_ms())
 
     def _send_ready(self) -> None:
         slots, buffers, byte_length = self._slots, list[Buffer](), 0
@@ -294,6 +314,10 @@ class KafkaConnection(Connection, asyncio.BufferedProtocol):
     def _cancel_polls(self) -> None:
         for slot in self._slots:
             slot.cancel_poll()
+
+    def _idle_ms(self) -> float:
+        sasl = self._peer.sasl
+        return IDLE_MS_MAX if sasl is None or sasl.is_authenticated else sasl.patience_ms()
 
     def _missing(self) -> int:
         return self._frames.missing_bytes

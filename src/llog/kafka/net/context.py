@@ -18,6 +18,7 @@ from llog.kafka.net.memory import FRAME_BYTES_MAX, FRAME_POOL_FRACTION, FRONT_EN
 if TYPE_CHECKING:
     from llog.kafka.dispatch import Dispatcher
     from llog.kafka.net.request_log import KafkaRequestLog
+    from llog.kafka.sasl import Authentication
 
 CONTENDED_MS: Final = 2_000
 
@@ -36,10 +37,12 @@ class ConnectionContext:
         *,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         front_end_bytes_max: int = FRONT_END_BYTES_MAX,
+        authentication: Authentication | None = None,
         now: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`pool`: the broker's, for records."""
         self.dispatcher, self.log, self.now = dispatcher, log, now
+        self.authentication = authentication
         self.records, self.front_end = pool, MemoryPool(front_end_bytes_max)
         self.produce_bytes_max = min(frame_bytes_max, int(pool.limit_bytes * FRAME_POOL_FRACTION))
         self.small_bytes_max = min(frame_bytes_max, SMALL_FRAME_BYTES_MAX)

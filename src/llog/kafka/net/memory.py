@@ -23,6 +23,8 @@ FRAME_BYTES_MAX: Final = 100 * MIB
 """Of Produce. Kafka's default, `socket.request.max.bytes`."""
 SMALL_FRAME_BYTES_MAX: Final = 8 * MIB
 """Of all other requests, which carry no records. A request that names 100,000 partitions has about 3 MiB."""
+UNAUTHENTICATED_FRAME_BYTES_MAX: Final = 512 * KIB
+"""Of a client that has not authenticated. Kafka's default, `sasl.server.max.receive.size`."""
 SMALL_FRAME_FACTOR: Final = 8
 """Memory per byte of a frame without records: it is decoded into small values."""
 REQUEST_BYTES: Final = 4 * KIB

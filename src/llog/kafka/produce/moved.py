@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from llog.broker.cluster import zone_of_client
 from llog.kafka.apis.handler import Call
+from llog.kafka.authorization import judged_by_id
 from llog.kafka.codec.messages.produce import (
     LeaderIdAndEpoch,
     NodeEndpoint,
@@ -26,7 +28,7 @@ def moved_from(call: Call) -> bool:
     return not call.services.broker.writes or call.services.cluster.draining
 
 
-def moved(call: Call) -> ProduceResponse:
+def moved(call: Call, denied: Collection[str] = ()) -> ProduceResponse:
     """Every partition with NOT_LEADER_OR_FOLLOWER; the leaders of topics that are known, for clients that read them."""
     request: ProduceRequest = call.request
     zone = zone_of_client(call.client_id)
@@ -35,6 +37,9 @@ def moved(call: Call) -> ProduceResponse:
     for data in request.topic_data:
         topics = call.services.topics
         topic = topics.fresh_by_id(data.topic_id) if call.version >= IDS_FROM_VERSION else topics.fresh(data.name)
+        if topic is not None and (data.name in denied or judged_by_id(call, topic) is not topic):
+            topic = None
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED if data.name in denied else ErrorCode.NOT_LEADER_OR_FOLLOWER
         partitions = []
         for partition in data.partition_data:
             leader = LeaderIdAndEpoch()
@@ -42,11 +47,7 @@ def moved(call: Call) -> ProduceResponse:
                 node_id = call.services.cluster.leader_of(topic.record.topic_id, partition.index, zone)
                 leader = LeaderIdAndEpoch(node_id, LEADER_EPOCH)
                 leaders.add(node_id)
-            partitions.append(
-                PartitionProduceResponse(
-                    partition.index, ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_OFFSET, current_leader=leader
-                )
-            )
+            partitions.append(PartitionProduceResponse(partition.index, code, NO_OFFSET, current_leader=leader))
         responses.append(TopicProduceResponse(data.name, data.topic_id, partitions))
     nodes = [node for node in call.services.cluster.nodes() if node.node_id in leaders]
     endpoints = [NodeEndpoint(node.node_id, node.host, node.port, node.zone or None) for node in nodes]

@@ -7,13 +7,14 @@ order. A partition that the request names twice is refused each time: one of its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 from llog.errors import InvalidArgument, LlogError, LogDeleted, LogError, TopicNotFound
 from llog.formats.buffers import Buffer, total_length
 from llog.formats.records.produced import NO_TIMESTAMP_MS, check_batches
 from llog.formats.records.record_batch import CODEC_MASK, CRC_START
+from llog.kafka.authorization import unauthorized
 from llog.kafka.codec.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
@@ -27,6 +28,7 @@ from llog.kafka.produce.judge import AcceptedBatch, RefusedBatch, judge
 from llog.log.append.append import Appended, AppendOutcome
 from llog.log.keys import Log
 from llog.log.topics.known_topics import KnownTopic, KnownTopics
+from llog.security.acl import ResourceType
 
 IDS_FROM_VERSION: Final = 13
 NO_OFFSET: Final = -1
@@ -36,6 +38,8 @@ _CODEC_AT: Final = CRC_START + 1
 Target = KnownTopic | LlogError
 """A topic of the request, or why it cannot be used."""
 
+
+DENIED: Final[LlogError] = unauthorized(ResourceType.TOPIC)
 
 _TWICE: Final = RefusedBatch(ErrorCode.INVALID_REQUEST, "the request names this partition twice")
 
@@ -181,11 +185,17 @@ def has_compressed(data: TopicProduceData) -> bool:
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 
-def fresh_targets(request: ProduceRequest, version: int, topics: KnownTopics) -> list[Target] | None:
-    """The topics of the request, without waiting; None when one of them, or its number of partitions, must be read."""
+def fresh_targets(
+    request: ProduceRequest, version: int, topics: KnownTopics, denied: Collection[str] = ()
+) -> list[Target] | None:
+    """The topics of the request, without waiting; None when one of them, or its number of partitions, must be read.
+    Topics of the names in `denied` are not looked up."""
     by_id = version >= IDS_FROM_VERSION
     targets: list[Target] = []
     for data in request.topic_data:
+        if data.name in denied:
+            targets.append(DENIED)
+            continue
         topic = topics.fresh_by_id(data.topic_id) if by_id else topics.fresh(data.name)
         if topic is None or not _has_partitions(topic, data):
             return None
@@ -198,16 +208,18 @@ def _has_partitions(topic: KnownTopic, data: TopicProduceData) -> bool:
     return not any(partition.index >= count for partition in data.partition_data)
 
 
-async def find_targets(request: ProduceRequest, version: int, topics: KnownTopics) -> list[Target]:
+async def find_targets(
+    request: ProduceRequest, version: int, topics: KnownTopics, denied: Collection[str] = ()
+) -> list[Target]:
     """The topics of the request. A topic with fewer partitions than the request names is read again: it may have got
     them through another broker."""
     by_id = version >= IDS_FROM_VERSION
     for data in request.topic_data:
         known = topics.fresh_by_id(data.topic_id) if by_id else topics.fresh(data.name)
-        if known is not None and not _has_partitions(known, data):
+        if known is not None and data.name not in denied and not _has_partitions(known, data):
             topics.forget(known.name)
     if by_id:
         by_topic_id = await topics.find_by_id([data.topic_id for data in request.topic_data])
         return [by_topic_id[data.topic_id] for data in request.topic_data]
-    by_name = await topics.find({data.name for data in request.topic_data})
-    return [by_name[data.name] for data in request.topic_data]
+    by_name = await topics.find({data.name for data in request.topic_data if data.name not in denied})
+    return [DENIED if data.name in denied else by_name[data.name] for data in request.topic_data]

@@ -76,7 +76,7 @@ def summary_of(evidence: Evidence, run_id: str, damaged: Sequence[str] = ()) -> 
 
 
 def exit_code_of(client: ClientSummary | None, reconciled: Iterable[Reconciled]) -> int:
-    """1 for records that are missing, repeated or out of order, and for partitions in which nobody has looked for them."""
+    """1 for records that are missing, repeated or out of order, and for partitions where nobody looked for them."""
     loss = None if client is None else client.loss
     wrong = loss is not None and (loss.missing or loss.duplicates or loss.reordered)
     wrong = wrong or (client is not None and client.partitions_unfinished)

@@ -21,6 +21,7 @@ from llog.formats.values import (
     CompactionRun,
     CompactorClaim,
     ControlRecord,
+    CoordinatorClaim,
     GroupOffset,
     IndexEntry,
     NodeClaim,
@@ -264,6 +265,7 @@ VALUE_OF_KIND: Final[dict[str, type[Value]]] = {
     "cluster_id": ClusterId,
     "broker": BrokerRegistration,
     "node": NodeClaim,
+    "coordinator": CoordinatorClaim,
     "producer_ids": ProducerIdBlock,
     "vacuum_hold": VacuumHold,
     "group_item": GroupOffset,
@@ -303,7 +305,12 @@ def describe_record(keys: Keys, record: Record, *, with_value: bool = True) -> D
     )
 
 
+_SECRET_KINDS: Final = frozenset({"user", "security_state"})
+
+
 def _decoded(kind: str, data: bytes) -> tuple[Any, str]:
+    if kind in _SECRET_KINDS:
+        return "not shown: it verifies passwords and tokens", ""
     decode = _DECODERS.get(kind)
     problem = ""
     if decode is not None:

@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from llog.broker.groups.positions import GroupPositions, Position
-from llog.errors import InvalidArgument, RecordsLost
+from llog.errors import GroupHasMembers, InvalidArgument, RecordsLost
 from llog.log.keys import Log
 from llog.pipeline.scan.plan import splits_between
 from llog.pipeline.scan.pump import LoopThread
@@ -302,7 +302,12 @@ class _Planner:
             for log, offset in sorted(begin.offsets.items())
             if log in ends and mismatch(begin, log, ends[log]) is None
         }
-        for log, error in (await group.commit_all(self._options.group, positions)).items():
+        try:
+            outcomes = await group.commit_all(self._options.group, positions)
+        except GroupHasMembers as refused:
+            _log.warning("the positions of this query are not committed: %s", refused)
+            return
+        for log, error in outcomes.items():
             if error is not None:
                 _log.warning("group %s: cannot commit the position of %s: %s", self._options.group, log, error)
         self._committed = begin

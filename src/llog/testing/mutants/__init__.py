@@ -14,6 +14,7 @@ from typing import Final
 
 from llog.testing.mutants.appending import APPENDING
 from llog.testing.mutants.deletion import DELETION, VACUUMING
+from llog.testing.mutants.grouping import GROUPING
 from llog.testing.mutants.mutant import Edit, Mutant, MutantOutOfDate
 from llog.testing.mutants.rewriting import REWRITING
 from llog.testing.mutants.sinking import SINKING
@@ -21,7 +22,7 @@ from llog.testing.mutants.sinking import SINKING
 __all__ = ["MUTANTS", "NOT_COVERED", "Edit", "Mutant", "MutantOutOfDate"]
 
 MUTANTS: Final[tuple[Mutant, ...]] = tuple(
-    sorted((*APPENDING, *REWRITING, *DELETION, *VACUUMING, *SINKING), key=lambda mutant: mutant.name)
+    sorted((*APPENDING, *REWRITING, *DELETION, *VACUUMING, *SINKING, *GROUPING), key=lambda mutant: mutant.name)
 )
 
 NOT_COVERED: Final[dict[str, str]] = {}

@@ -34,6 +34,7 @@ PROGRAM = "python -m llog.testing.sim"
 # Modules that are loaded without --load.
 DEFAULT_MODULES: tuple[str, ...] = (
     "llog.testing.batching_scenarios",
+    "llog.testing.group_scenarios",
     "llog.testing.hazards",
     "llog.testing.incarnation_scenarios",
     "llog.testing.log_scenarios",

@@ -1,0 +1,1 @@
+"""The consumer protocol of KIP-848: ConsumerGroupHeartbeat, server-side assignors."""

@@ -1,0 +1,1 @@
+"""APIs of authentication, users and access control lists."""
