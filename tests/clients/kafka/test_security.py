@@ -26,6 +26,7 @@ from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.system.broker_process import run_llog
 
 TOPIC: Final = "orders"
+GROUP = "readers"
 PASSWORD: Final = "pencil-9d27ab41"
 ROOT_TOKEN: Final = "root-5e3b90c4d1a2"
 
@@ -84,6 +85,8 @@ def guarded(certificate: Certificate, tmp_path_factory: pytest.TempPathFactory) 
         for user in ("ada", "mallory"):
             made.llog("user", "create", user, text=f"{PASSWORD}\n")
         made.llog("topic", "create", TOPIC, "--first-offset", "0")
+        for user in ("ada", "tester"):
+            made.llog("acl", "add", f"User:{user}", "READ", "group", GROUP)
         for operation in ("READ", "WRITE"):
             made.llog("acl", "add", "User:ada", operation, "topic", TOPIC)
         made.llog("acl", "add", "User:tester", "ALL", "topic", TOPIC)
@@ -121,7 +124,7 @@ def round_trip(config: dict[str, Any], value: bytes) -> None:
     producer.produce(TOPIC, value, partition=0, on_delivery=delivered)
     assert producer.flush(PATIENCE_SECONDS) == 0
     [(partition, offset)] = places
-    consumer = Consumer(config | {"group.id": "unused", "enable.auto.commit": False})
+    consumer = Consumer(config | {"group.id": GROUP, "enable.auto.commit": False})
     consumer.assign([ConfluentPartition(TOPIC, partition, offset)])
     try:
         message = consumer.poll(PATIENCE_SECONDS)
