@@ -17,7 +17,9 @@ from llog.broker.tail.cache import TailMetrics
 from llog.compactor.metrics import CompactorMetrics
 from llog.errors import SettingsError
 from llog.http.routes.runtime import FrontEndMetrics
+from llog.kafka.sasl import FAILURES
 from llog.log.metrics import LogMetrics
+from llog.security.security import REFUSALS
 from llog.stores.metering import MetadataStoreStats
 from llog.telemetry.collectors import METRICS_LAG_ROWS_MAX, CompactionLag
 from llog.telemetry.families import FAMILIES, SECTIONS, family, markdown, sample_names
@@ -74,6 +76,14 @@ def test_every_name_that_the_log_counts_has_a_family_of_its_own() -> None:
     assert LOG_NAMES
     for name in LOG_NAMES:
         assert family(f"llog_{name}_total").labels == ()
+
+
+def test_refused_principals_and_failed_authentications_are_counted() -> None:
+    metrics = BrokerMetrics()
+    metrics.count(REFUSALS, 3)
+    metrics.count(FAILURES)
+    assert value(metrics, "llog_authorization_refusals_total") == 3
+    assert value(metrics, "llog_authentication_failures_total") == 1
 
 
 def test_the_reference_page_is_in_step_with_the_table() -> None:
