@@ -73,6 +73,7 @@ async def run_against(broker: LlogProcess, run: RunDirectory, wanted: Scenario) 
 
 
 @pytest.mark.slow
+@pytest.mark.serial
 @pytest.mark.parametrize("faults", EACH, ids="-".join)
 def test_exactly_the_damaged_records_are_reported(tmp_path: Path, faults: tuple[str, ...]) -> None:
     stores = {"LLOG_METADATA_URL": f"lmdb://{tmp_path}/metadata", "LLOG_OBJECTS_URL": f"file://{tmp_path}/objects"}
