@@ -69,7 +69,7 @@ async def test_idle_long_polls_touch_no_object_and_share_one_refresh(tmp_path: P
     assert objects == {}
     metadata_before, metadata_after = (page["metadata"]["operations"] for page in (before, after))
     read = difference(counted(metadata_after, "items"), counted(metadata_before, "items"))
-    # The broker's own registration once a second, and the claims on slots of groups twice, whatever the number of polls.
+    # The broker's own registration once a second and the claims on slots of groups twice, however many polls there are.
     assert read.pop("scan", 0) <= (took_s + 2) * (1 + 2 * GROUP_SLOTS), read
     assert set(read) <= set(READS), read
     # Every log is read about once per refresh, however many wait on it; the first and the last may be cut.
