@@ -11,10 +11,10 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from llog.broker.produce.producer import BatchingProducer
 from llog.formats.records.decode import decode_records
